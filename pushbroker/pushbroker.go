@@ -1,0 +1,58 @@
+// Package pushbroker turns a bundle from a sandbox into a branch and a pull
+// request. It trusts nothing that the sandbox wrote: the bundle is taken as
+// data into a fresh quarantine repository, everything that the remote would
+// gain is inspected there, and only then is a token minted and that very
+// commit pushed, by id.
+package pushbroker
+
+import (
+	"github.com/kickhq/kick/policy"
+)
+
+// Work is what a sandbox handed over.
+type Work struct {
+	KickID  string
+	Agent   string
+	Bundle  string // path of the final bundle, read as data
+	Mirror  string // bare mirror generation that holds the base, made by kick
+	BaseOID string // recorded by the preparer, full lower-case hex
+	Branch  string // branch that the work shall go to; scanned like content
+	// Identity is who commits in the workspace; other identities are a finding.
+	IdentityName, IdentityEmail string
+}
+
+// Quarantine is a bare repository that holds the work's objects and borrows
+// the base's. Only this package's git children write to it.
+type Quarantine struct {
+	Dir     string // git directory
+	Mirror  string
+	BaseOID string
+	Tip     string   // full id of the work's last commit
+	Commits []string // new commits (not reachable from base), parents first
+	Objects []string // S: ids of all objects of tip that base does not reach
+}
+
+// Verdict is the broker's decision, with all that led to it.
+type Verdict struct {
+	Pass     bool              `json:"pass"`   // nothing blocks, and nothing asks for review
+	Review   bool              `json:"review"` // nothing blocks, but something asks for review
+	Findings []policy.Finding  `json:"findings"`
+	Base     string            `json:"base"`
+	Tip      string            `json:"tip"`
+	Tree     string            `json:"tree"`
+	Commits  int               `json:"commits"`
+	Files    int               `json:"files"`    // changed paths, net of base..tip
+	Added    int               `json:"added"`    // lines, text files only
+	Removed  int               `json:"removed"`  //
+	Bytes    int64             `json:"bytes"`    // of new objects, inflated
+	Digests  map[string]string `json:"digests"`  // of what decided: "policy", "scanner", "base", "held-values"
+	Subjects []string          `json:"subjects"` // first lines of the commit messages, oldest first, at most 50
+	Changes  []Change          `json:"changes"`  // net of base..tip, at most 1000
+}
+
+// Change is one changed path of base..tip.
+type Change struct {
+	Status string `json:"status"` // A, M, D, T as in git diff-tree; a rename is a D and an A
+	Path   string `json:"path"`
+	Mode   string `json:"mode,omitempty"` // new mode, octal
+}
