@@ -1,0 +1,234 @@
+// Package frame is the protocol between kick and the shim, the first process
+// in a sandbox: length-prefixed frames in both directions on byte streams. It
+// uses the standard library alone, since the shim carries it.
+//
+// A frame is one type byte, a big-endian 32-bit payload length of at most
+// MaxPayload, and the payload. What the host receives is a claim of a hostile
+// sandbox: Reader caps it, and Conversation (see conversation.go) checks the
+// order.
+package frame
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+)
+
+// MaxPayload is the largest payload of one frame, 64 KiB: small enough to
+// interleave output with artifacts, large enough to cost nothing.
+const MaxPayload = 64 << 10
+
+// MaxConfig is the largest Config, sent as several frames.
+const MaxConfig = 8 << 20
+
+// Type is the kind of a frame.
+type Type byte
+
+// Frames from the shim to the host.
+const (
+	Ready   Type = 'R' // JSON Readiness: locked down, nothing of the agent has run; waits for Go
+	Started Type = 'S' // empty: the command runs
+	Stdout  Type = 'O' // bytes
+	Stderr  Type = 'E' // bytes
+	Exit    Type = 'X' // JSON ExitStatus; everything else in the sandbox is dead. Exactly one.
+	Begin   Type = 'B' // JSON ArtifactHeader
+	Data    Type = 'D' // bytes of the artifact that was begun
+	End     Type = 'F' // JSON ArtifactEnd: the artifact is whole, or broke off
+	Problem Type = 'P' // text: something that the shim could not do; ends the conversation
+	Goodbye Type = 'Z' // empty: nothing more comes
+)
+
+// Frames from the host to the shim.
+const (
+	ConfigPart Type = 'c' // part of the JSON Config
+	ConfigEnd  Type = 'C' // empty: the Config is whole
+	Go         Type = 'g' // empty: isolation is proved, begin
+	Signal     Type = 's' // one byte: send this signal to the command's process group
+	Stop       Type = 'k' // empty: kill everything, collect, say goodbye
+	Ack        Type = 'a' // empty: every artifact is stored; the shim may exit
+)
+
+// Mode is what the shim is to do.
+type Mode string
+
+const (
+	// RunMode checks the base out, runs the command and reports its exit.
+	RunMode Mode = "run"
+	// CollectMode makes the artifacts of a workspace that is mounted read-only.
+	CollectMode Mode = "collect"
+	// RunAndCollectMode is for runtimes that cannot mount: both, in one sandbox.
+	RunAndCollectMode Mode = "run-and-collect"
+)
+
+// Config is what the shim is told. It holds no secret but what Env holds.
+type Config struct {
+	Mode         Mode     `json:"mode"`
+	Command      []string `json:"command,omitempty"`
+	Env          []string `json:"env,omitempty"` // "K=V", the command's whole environment
+	WorkDir      string   `json:"workDir"`
+	BaseOID      string   `json:"baseOID,omitempty"` // checked out before the command, and where bundles start
+	EgressSocket string   `json:"egressSocket,omitempty"`
+	EgressPort   int      `json:"egressPort,omitempty"` // loopback port that is forwarded to EgressSocket
+	WallMS       int64    `json:"wallMS,omitempty"`     // from the command's start; 0: none
+	ArtifactMax  int64    `json:"artifactMax,omitempty"`
+	// Jail is the embedded runtime's own part, see cmd/kick-shim/jail.go.
+	Jail json.RawMessage `json:"jail,omitempty"`
+}
+
+// Readiness is what the shim tried in the locked-down sandbox before anything
+// of the agent ran, for what /proc does not show. Names are property names;
+// an empty string is a denial as it should be, anything else what went wrong.
+type Readiness struct {
+	Probes map[string]string `json:"probes,omitempty"`
+}
+
+// ExitStatus is the end of the command.
+type ExitStatus struct {
+	Code    int    `json:"code"`             // -1 if it was killed by a signal or never ran
+	Signal  int    `json:"signal,omitempty"` //
+	Timeout bool   `json:"timeout,omitempty"`
+	Error   string `json:"error,omitempty"` // the command could not be started
+}
+
+// ArtifactHeader begins an artifact.
+type ArtifactHeader struct {
+	Kind string `json:"kind"` // sandbox.Artifact
+	Name string `json:"name,omitempty"`
+}
+
+// ArtifactEnd ends an artifact.
+type ArtifactEnd struct {
+	Error string `json:"error,omitempty"` // it broke off, and why
+}
+
+// ErrTooLarge is a frame or a config over its cap.
+var ErrTooLarge = errors.New("frame too large")
+
+// Writer writes frames; its methods may be called at once.
+type Writer struct {
+	mu  sync.Mutex
+	w   io.Writer
+	buf []byte
+}
+
+// NewWriter returns a Writer to w.
+func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
+
+// Write sends one frame; a payload over MaxPayload is an error.
+func (w *Writer) Write(t Type, payload []byte) error {
+	if len(payload) > MaxPayload {
+		return ErrTooLarge
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.buf = append(w.buf[:0], byte(t), 0, 0, 0, 0)
+	binary.BigEndian.PutUint32(w.buf[1:], uint32(len(payload)))
+	w.buf = append(w.buf, payload...)
+	_, err := w.w.Write(w.buf)
+	return err
+}
+
+// WriteJSON sends one frame with v as JSON.
+func (w *Writer) WriteJSON(t Type, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return w.Write(t, b)
+}
+
+// WriteConfig sends c in parts.
+func (w *Writer) WriteConfig(c Config) error {
+	b, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	if len(b) > MaxConfig {
+		return fmt.Errorf("configuration of %d bytes: %w", len(b), ErrTooLarge)
+	}
+	for len(b) > 0 {
+		n := min(len(b), MaxPayload)
+		if err := w.Write(ConfigPart, b[:n]); err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	return w.Write(ConfigEnd, nil)
+}
+
+// Stream returns a writer that sends what it gets as frames of type t.
+func (w *Writer) Stream(t Type) io.Writer { return stream{w, t} }
+
+type stream struct {
+	w *Writer
+	t Type
+}
+
+func (s stream) Write(p []byte) (int, error) {
+	n := 0
+	for len(p) > 0 {
+		k := min(len(p), MaxPayload)
+		if err := s.w.Write(s.t, p[:k]); err != nil {
+			return n, err
+		}
+		n, p = n+k, p[k:]
+	}
+	return n, nil
+}
+
+// Reader reads frames. It is not for use by several goroutines at once.
+type Reader struct {
+	r   io.Reader
+	buf []byte
+}
+
+// NewReader returns a Reader from r, which should be buffered.
+func NewReader(r io.Reader) *Reader { return &Reader{r: r} }
+
+// Read returns the next frame; the payload is valid until the next call. At a
+// clean end it returns io.EOF, within a frame io.ErrUnexpectedEOF.
+func (r *Reader) Read() (Type, []byte, error) {
+	var h [5]byte
+	if _, err := io.ReadFull(r.r, h[:]); err != nil {
+		return 0, nil, err
+	}
+	n := binary.BigEndian.Uint32(h[1:])
+	if n > MaxPayload {
+		return 0, nil, fmt.Errorf("frame %q of %d bytes: %w", h[0], n, ErrTooLarge)
+	}
+	if cap(r.buf) < int(n) {
+		r.buf = make([]byte, MaxPayload)
+	}
+	b := r.buf[:n]
+	if _, err := io.ReadFull(r.r, b); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return 0, nil, err
+	}
+	return Type(h[0]), b, nil
+}
+
+// ReadConfig reads the parts of a Config.
+func (r *Reader) ReadConfig() (Config, error) {
+	var b []byte
+	for {
+		t, p, err := r.Read()
+		switch {
+		case err != nil:
+			return Config{}, err
+		case t == ConfigEnd:
+			var c Config
+			err := json.Unmarshal(b, &c)
+			return c, err
+		case t != ConfigPart:
+			return Config{}, fmt.Errorf("frame %q where a configuration was due", t)
+		case len(b)+len(p) > MaxConfig:
+			return Config{}, ErrTooLarge
+		}
+		b = append(b, p...)
+	}
+}
