@@ -74,7 +74,10 @@ type Config struct {
 	EgressPort   int      `json:"egressPort,omitempty"` // loopback port that is forwarded to EgressSocket
 	WallMS       int64    `json:"wallMS,omitempty"`     // from the command's start; 0: none
 	ArtifactMax  int64    `json:"artifactMax,omitempty"`
-	// Jail is the embedded runtime's own part, see cmd/kick-shim/jail.go.
+	// Witness is a file that only Landlock keeps from being opened; the shim
+	// tries to. Empty: the runtime does not use Landlock.
+	Witness string `json:"witness,omitempty"`
+	// Jail is the embedded runtime's own part, a Jail, for its first stage.
 	Jail json.RawMessage `json:"jail,omitempty"`
 }
 

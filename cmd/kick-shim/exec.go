@@ -1,0 +1,266 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kickhq/kick/internal/frame"
+)
+
+// run checks the base out, runs the command and reports how it ended. When it
+// returns, no other process is left in the sandbox.
+func run(cfg frame.Config, w *frame.Writer, orders <-chan order) error {
+	if cfg.BaseOID != "" {
+		if err := checkoutUnder(cfg, orders); err != nil {
+			return fmt.Errorf("check out %s: %w", cfg.BaseOID, err)
+		}
+	}
+	if cfg.EgressSocket != "" && cfg.EgressPort != 0 {
+		l, err := listenLoopback(cfg.EgressPort)
+		if err != nil {
+			return fmt.Errorf("listen for the egress forwarder: %w", err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		var forwarding sync.WaitGroup
+		forwarding.Go(func() { forward(ctx, l, cfg.EgressSocket) })
+		defer forwarding.Wait()
+		defer cancel()
+	}
+	c, err := start(cfg)
+	if err != nil {
+		return w.WriteJSON(frame.Exit, frame.ExitStatus{Code: -1, Error: clip(err.Error(), 1<<10)})
+	}
+	if err := w.Write(frame.Started, nil); err != nil {
+		return err
+	}
+	status := c.supervise(cfg, w, orders)
+	return w.WriteJSON(frame.Exit, status)
+}
+
+// checkoutUnder is checkout, with the host's word to stop heard meanwhile.
+func checkoutUnder(cfg frame.Config, orders <-chan order) error {
+	done := make(chan error, 1)
+	go func() { done <- checkout(cfg) }()
+	for {
+		select {
+		case err := <-done:
+			return err
+		case o := <-orders:
+			if o.stop {
+				return errors.New("stopped by the host before the command started")
+			}
+		}
+	}
+}
+
+// command is the running command of the agent.
+type command struct {
+	pid            int
+	stdout, stderr *os.File
+}
+
+// start starts the command in a session of its own with nothing but its three
+// standard descriptors and the environment it was given.
+func start(cfg frame.Config) (*command, error) {
+	name, err := lookPath(cfg.Command[0], cfg.Env, cfg.WorkDir)
+	if err != nil {
+		return nil, err
+	}
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return nil, err
+	}
+	defer null.Close()
+	stdout, out, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	stderr, errOut, err := os.Pipe()
+	if err != nil {
+		stdout.Close()
+		return nil, err
+	}
+	defer errOut.Close()
+	env := cfg.Env
+	if env == nil {
+		env = []string{} // nil would mean this process's own
+	}
+	p, err := os.StartProcess(name, cfg.Command, &os.ProcAttr{
+		Dir:   cfg.WorkDir,
+		Env:   env,
+		Files: []*os.File{null, out, errOut},
+		Sys:   &syscall.SysProcAttr{Setsid: true},
+	})
+	if err != nil {
+		stdout.Close()
+		stderr.Close()
+		return nil, err
+	}
+	pid := p.Pid
+	// The reaper waits for every process, so nothing else may wait for this one.
+	_ = p.Release()
+	return &command{pid, stdout, stderr}, nil
+}
+
+// lookPath finds a program the way execvp does, in the command's own PATH and
+// seen from its own working directory.
+func lookPath(name string, env []string, dir string) (string, error) {
+	if name == "" {
+		return "", errors.New("the command is empty")
+	}
+	if strings.Contains(name, "/") {
+		if !filepath.IsAbs(name) {
+			name = filepath.Join(dir, name)
+		}
+		return name, executable(name)
+	}
+	path := ""
+	for _, kv := range env {
+		if v, ok := strings.CutPrefix(kv, "PATH="); ok {
+			path = v
+		}
+	}
+	if path == "" {
+		return "", fmt.Errorf("%s: the command's environment has no PATH to look it up in", name)
+	}
+	var denied error
+	for _, d := range filepath.SplitList(path) {
+		if !filepath.IsAbs(d) {
+			d = filepath.Join(dir, d)
+		}
+		p := filepath.Join(d, name)
+		err := executable(p)
+		if err == nil {
+			return p, nil
+		}
+		if errors.Is(err, os.ErrPermission) {
+			denied = err
+		}
+	}
+	if denied != nil {
+		return "", denied
+	}
+	return "", fmt.Errorf("%s: not found in PATH %s", name, path)
+}
+
+func executable(p string) error {
+	fi, err := os.Stat(p)
+	switch {
+	case err != nil:
+		return err
+	case fi.IsDir():
+		return &os.PathError{Op: "exec", Path: p, Err: syscall.EISDIR}
+	}
+	if err := unix.Access(p, unix.X_OK); err != nil {
+		return &os.PathError{Op: "exec", Path: p, Err: err}
+	}
+	return nil
+}
+
+// supervise passes the output on and the host's orders in, reaps, and ends
+// everything when the command has ended or its time is up.
+func (c *command) supervise(cfg frame.Config, w *frame.Writer, orders <-chan order) frame.ExitStatus {
+	var output sync.WaitGroup
+	for _, s := range []struct {
+		t frame.Type
+		r *os.File
+	}{{frame.Stdout, c.stdout}, {frame.Stderr, c.stderr}} {
+		output.Go(func() {
+			copyOutput(w.Stream(s.t), s.r)
+			s.r.Close()
+		})
+	}
+	exited := make(chan syscall.WaitStatus, 1)
+	reaped := make(chan struct{})
+	go func() {
+		reap(c.pid, exited)
+		close(reaped)
+	}()
+
+	var wall, kill <-chan time.Time
+	if cfg.WallMS > 0 {
+		wall = time.After(time.Duration(cfg.WallMS) * time.Millisecond)
+	}
+	var ws syscall.WaitStatus
+	var timeout bool
+	end := func() {
+		_ = syscall.Kill(-1, syscall.SIGTERM)
+		kill = time.After(killGrace)
+	}
+	for running := true; running; {
+		select {
+		case ws = <-exited:
+			running = false
+		case <-wall:
+			timeout, wall = true, nil
+			end()
+		case o := <-orders:
+			if o.stop {
+				end()
+			} else {
+				_ = syscall.Kill(-c.pid, o.signal)
+			}
+		case <-kill:
+			_ = syscall.Kill(-1, syscall.SIGKILL)
+		}
+	}
+	<-reaped
+	output.Wait()
+	status := frame.ExitStatus{Code: ws.ExitStatus(), Timeout: timeout}
+	if ws.Signaled() {
+		status.Code, status.Signal = -1, int(ws.Signal())
+	}
+	return status
+}
+
+// reap waits for every child there is and ever will be. When the command is
+// reaped, it tells so and kills the rest; it returns when nothing is left.
+func reap(pid int, exited chan<- syscall.WaitStatus) {
+	var over bool
+	for {
+		var ws syscall.WaitStatus
+		got, err := syscall.Wait4(-1, &ws, syscall.WALL, nil)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+			continue
+		case err != nil:
+			return // ECHILD: all are gone
+		case got == pid && (ws.Exited() || ws.Signaled()):
+			over = true
+			exited <- ws
+		}
+		if over {
+			// From process 1 this reaches every process of the sandbox at
+			// once, also one that is being forked.
+			_ = syscall.Kill(-1, syscall.SIGKILL)
+		}
+	}
+}
+
+// copyOutput copies until the end of r. When the host no longer takes output it
+// goes on reading, so that the command does not block on it.
+func copyOutput(w io.Writer, r io.Reader) {
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := r.Read(buf)
+		if n > 0 && w != nil {
+			if _, werr := w.Write(buf[:n]); werr != nil {
+				w = nil
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"io"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// maxForwarded is how many connections the forwarder holds at once. More wait
+// in the listener's backlog.
+const maxForwarded = 256
+
+// listenLoopback listens on the loopback port that programs in the sandbox
+// know the gateway by.
+func listenLoopback(port int) (net.Listener, error) {
+	return net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+}
+
+// forward passes connections to l on to the Unix socket until ctx ends, and
+// returns when none is left.
+func forward(ctx context.Context, l net.Listener, socket string) {
+	stop := context.AfterFunc(ctx, func() { l.Close() })
+	defer stop()
+	var conns sync.WaitGroup
+	defer conns.Wait()
+	slots := make(chan struct{}, maxForwarded)
+	for {
+		slots <- struct{}{}
+		c, err := l.Accept()
+		if err != nil {
+			if ctx.Err() != nil {
+				return
+			}
+			// Out of descriptors, most likely: existing connections end first.
+			<-slots
+			select {
+			case <-time.After(10 * time.Millisecond):
+				continue
+			case <-ctx.Done():
+				return
+			}
+		}
+		conns.Go(func() {
+			defer func() { <-slots }()
+			pass(ctx, c, socket)
+		})
+	}
+}
+
+// pass copies both ways; the end of one direction is passed on as such, since
+// protocols may half-close.
+func pass(ctx context.Context, c net.Conn, socket string) {
+	defer c.Close()
+	var d net.Dialer
+	up, err := d.DialContext(ctx, "unix", socket)
+	if err != nil {
+		return // the client sees its connection closed
+	}
+	defer up.Close()
+	stop := context.AfterFunc(ctx, func() {
+		c.Close()
+		up.Close()
+	})
+	defer stop()
+	var wg sync.WaitGroup
+	copyHalf := func(dst, src net.Conn) {
+		_, _ = io.Copy(dst, src)
+		if h, ok := dst.(interface{ CloseWrite() error }); ok {
+			_ = h.CloseWrite()
+		}
+	}
+	wg.Go(func() { copyHalf(up, c) })
+	copyHalf(c, up)
+	wg.Wait()
+}

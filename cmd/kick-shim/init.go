@@ -1,0 +1,152 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kickhq/kick/internal/frame"
+)
+
+// killGrace is how long the command has between SIGTERM and SIGKILL when its
+// time is up or the host says stop.
+const killGrace = 2 * time.Second
+
+// initProcess is process 1 of a finished sandbox: it tells the host that it is
+// ready, waits for its word and does what the mode says.
+func initProcess() error {
+	// Process 1 gets only signals that it has handlers for, and Go's runtime
+	// has handlers for all; without this the agent could end its own init.
+	signals := make(chan os.Signal, 64)
+	signal.Notify(signals)
+	// What the caller left open. The Go runtime's own descriptors do not exist
+	// yet, since nothing has been polled.
+	if err := unix.CloseRange(3, math.MaxUint32, 0); err != nil {
+		return failed("descriptors", "close inherited descriptors", err)
+	}
+	in := frame.NewReader(os.Stdin)
+	cfg, err := in.ReadConfig()
+	if err != nil {
+		return fmt.Errorf("read the configuration: %w", err)
+	}
+	w := frame.NewWriter(os.Stdout)
+	if err := w.WriteJSON(frame.Ready, frame.Readiness{Probes: probe(cfg)}); err != nil {
+		return err
+	}
+	if err := awaitGo(in); err != nil {
+		return err
+	}
+	// From here on code of the repository runs beside this process, under the
+	// same user: it must not be able to attach, or to open this process's
+	// descriptors and memory through /proc.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return fmt.Errorf("become not dumpable: %w", err)
+	}
+	orders, ended := make(chan order), make(chan struct{})
+	go listen(in, orders, ended)
+	if cfg.Mode != frame.CollectMode {
+		if err := run(cfg, w, orders); err != nil {
+			return err
+		}
+	}
+	close(ended)
+	if cfg.Mode != frame.RunMode {
+		if err := collect(cfg, w); err != nil {
+			return fmt.Errorf("collect the work: %w", err)
+		}
+	}
+	return w.Write(frame.Goodbye, nil)
+}
+
+func awaitGo(in *frame.Reader) error {
+	t, _, err := in.Read()
+	switch {
+	case errors.Is(err, io.EOF) || t == frame.Stop:
+		os.Exit(0) // the host changed its mind; nothing has run
+	case err != nil:
+		return fmt.Errorf("wait for the host: %w", err)
+	case t != frame.Go:
+		return fmt.Errorf("frame %q where the word to go was due", t)
+	}
+	return nil
+}
+
+// order is what the host wants of a running command: a signal for it, or that
+// it ends.
+type order struct {
+	signal syscall.Signal
+	stop   bool
+}
+
+// listen passes the host's frames on until the command has ended. When the
+// host is gone, this process ends and the kernel ends everything else with it.
+func listen(in *frame.Reader, orders chan<- order, ended <-chan struct{}) {
+	for {
+		var o order
+		t, p, err := in.Read()
+		switch {
+		case err != nil:
+			os.Exit(0)
+		case t == frame.Signal && len(p) == 1:
+			o.signal = syscall.Signal(p[0])
+		case t == frame.Stop:
+			o.stop = true
+		default:
+			continue
+		}
+		select {
+		case orders <- o:
+		case <-ended:
+		}
+	}
+}
+
+// probe tries what must fail in a locked-down sandbox and cannot be read from
+// outside. A probe that finds nothing wrong is an empty string.
+func probe(cfg frame.Config) map[string]string {
+	probes := map[string]string{}
+	deny := func(name string, want syscall.Errno, trap uintptr, args ...uintptr) {
+		var a [4]uintptr
+		copy(a[:], args)
+		_, _, errno := unix.Syscall6(trap, a[0], a[1], a[2], a[3], 0, 0)
+		probes[name] = ""
+		if errno != want {
+			probes[name] = fmt.Sprintf("system call %d: %s, want %s", trap, describe(errno), want)
+		}
+	}
+	// Each of these has arguments that would fail otherwise, or do nothing:
+	// only the filter answers with exactly this error.
+	deny("seccomp-user-namespace", unix.EPERM, unix.SYS_UNSHARE, unix.CLONE_NEWUSER)
+	deny("seccomp-mount", unix.EPERM, unix.SYS_FSOPEN, 0, ^uintptr(0))
+	deny("seccomp-bpf", unix.EPERM, unix.SYS_BPF, ^uintptr(0))
+	deny("seccomp-keyrings", unix.EPERM, unix.SYS_KEYCTL, ^uintptr(0))
+	deny("seccomp-io-uring", unix.EPERM, unix.SYS_IO_URING_SETUP, 0, 0)
+	deny("seccomp-userfaultfd", unix.EPERM, unix.SYS_USERFAULTFD, ^uintptr(0))
+	deny("seccomp-perf", unix.EPERM, unix.SYS_PERF_EVENT_OPEN)
+	deny("seccomp-ptrace", unix.EPERM, unix.SYS_PTRACE, unix.PTRACE_ATTACH, 0)
+	deny("seccomp-vsock", unix.EPERM, unix.SYS_SOCKET, unix.AF_VSOCK, unix.SOCK_STREAM)
+	deny("seccomp-clone3", unix.ENOSYS, unix.SYS_CLONE3)
+	if w := cfg.Witness; w != "" {
+		probes["landlock"] = ""
+		f, err := os.Open(w)
+		if !errors.Is(err, unix.EACCES) {
+			probes["landlock"] = fmt.Sprintf("open %s: %v, want %v", w, err, unix.EACCES)
+		}
+		f.Close()
+	}
+	return probes
+}
+
+func describe(errno syscall.Errno) string {
+	if errno == 0 {
+		return "was allowed"
+	}
+	return errno.Error()
+}

@@ -1,0 +1,67 @@
+// Command kick-shim is the first process in every sandbox. It is a small
+// static program of its own, so that a kick neither pays for the start of the
+// whole of kick nor has it in the sandbox, and it trusts nothing but its first
+// configuration, which comes from the host over standard input. It speaks the
+// protocol of internal/frame on standard input and output.
+//
+// In the embedded runtime it starts as "jail", builds the sandbox around
+// itself and executes itself again as "init"; other runtimes build the sandbox
+// and start "init" at once.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/kickhq/kick/internal/frame"
+)
+
+func main() {
+	role := "init"
+	if len(os.Args) > 1 {
+		role = os.Args[1]
+	}
+	var err error
+	switch role {
+	case "jail":
+		err = jail()
+	case "init":
+		err = initProcess()
+	default:
+		fmt.Fprintf(os.Stderr, "kick-shim: unknown role %q: kick starts this program, it is of no use by hand\n", role)
+		os.Exit(2)
+	}
+	if err == nil {
+		return
+	}
+	// The host may be gone already; then there is nobody to tell.
+	_ = frame.NewWriter(os.Stdout).Write(frame.Problem, []byte(clip(err.Error(), 4<<10)))
+	os.Exit(1)
+}
+
+// property is a failure to give the sandbox one isolation property. Its text
+// begins with the property's name, by which the host finds the remedy.
+type property struct {
+	name string
+	err  error
+}
+
+func (p *property) Error() string { return p.name + ": " + p.err.Error() }
+func (p *property) Unwrap() error { return p.err }
+
+// failed names the property that could not be had because of err.
+func failed(name, doing string, err error) error {
+	var p *property
+	if err == nil || errors.As(err, &p) {
+		return err
+	}
+	return &property{name, fmt.Errorf("%s: %w", doing, err)}
+}
+
+func clip(s string, n int) string {
+	if len(s) > n {
+		return s[:n] + "…"
+	}
+	return s
+}
