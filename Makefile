@@ -1,0 +1,57 @@
+# Two commands: `make demo` sets up and shows the main job; `make test` sets up
+# and passes every test. `make check` is the quick lane for daily work.
+
+SHELL      := bash
+.SHELLFLAGS := -euo pipefail -c
+GO         ?= go
+VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+CACHE      ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kick-build
+LINT_VERSION := v2.15.0
+LINT       := $(CACHE)/golangci-lint-$(LINT_VERSION)
+SHIM       := cmd/kick/shim/kick-shim
+LDFLAGS    := -s -w -X main.version=$(VERSION)
+SHIM_SRC   := $(wildcard cmd/kick-shim/*.go internal/frame/*.go) go.mod
+
+export CGO_ENABLED ?= 0
+
+.PHONY: build demo test check lint bench soak setup clean
+
+build: bin/kick
+
+$(SHIM): $(SHIM_SRC)
+	$(GO) build -trimpath -ldflags '-s -w' -o $@ ./cmd/kick-shim
+
+bin/kick: $(SHIM) FORCE
+	@mkdir -p bin
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/kick
+
+FORCE:
+
+demo: bin/kick
+	bin/kick demo
+
+setup:
+	scripts/setup.sh
+
+test:
+	scripts/test.sh all
+
+check:
+	scripts/test.sh quick
+
+lint: $(LINT)
+	$(LINT) run ./...
+
+$(LINT):
+	@mkdir -p $(CACHE)
+	GOBIN=$(CACHE)/bin $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
+	mv $(CACHE)/bin/golangci-lint $@
+
+bench: bin/kick
+	scripts/bench.sh
+
+soak: bin/kick
+	scripts/soak.sh
+
+clean:
+	rm -rf bin $(SHIM)

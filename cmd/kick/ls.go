@@ -1,0 +1,52 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"text/tabwriter"
+
+	"fmt"
+
+	"github.com/spf13/cobra"
+)
+
+func newLs(g *globals) *cobra.Command {
+	var output string
+	c := &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List kicks, the newest first",
+		Args:    args(cobra.NoArgs),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return lsRun(g, output)
+		},
+	}
+	c.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	return c
+}
+
+func lsRun(g *globals, output string) error {
+	state, err := g.state()
+	if err != nil {
+		return err
+	}
+	list, err := state.List()
+	if err != nil {
+		return err
+	}
+	if output == "json" {
+		enc := json.NewEncoder(os.Stdout)
+		enc.SetIndent("", "  ")
+		return enc.Encode(list)
+	}
+	if len(list) == 0 {
+		fmt.Println("no kick yet: kick run -- COMMAND starts one")
+		return nil
+	}
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "ID\tSTARTED\tAGENT\tOUTCOME\tRESULT")
+	for _, s := range list {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", s.ID, s.Started.Local().Format("2006-01-02 15:04"), s.Agent, s.Status, s.Result)
+	}
+	return w.Flush()
+}

@@ -1,0 +1,119 @@
+// Command kick runs an untrusted coding agent on a task, in a sandbox that
+// holds no credential, and turns its commits into a pull request.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kickhq/kick/manager"
+)
+
+// version is set by the build.
+var version = "dev"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	err := newRoot().ExecuteContext(ctx)
+	stop()
+	os.Exit(exitCode(err))
+}
+
+// exit is an error that only carries an exit code: what there is to say has
+// been said.
+type exit struct{ code int }
+
+func (e exit) Error() string { return fmt.Sprintf("exit code %d", e.code) }
+
+// usageError is wrong usage or configuration.
+type usageError struct{ err error }
+
+func (e usageError) Error() string { return e.err.Error() }
+func (e usageError) Unwrap() error { return e.err }
+
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+func exitCode(err error) int {
+	var e exit
+	var u usageError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &e):
+		return e.code
+	}
+	fmt.Fprintln(os.Stderr, "kick:", err)
+	if errors.As(err, &u) {
+		return manager.Usage.ExitCode()
+	}
+	return manager.Internal.ExitCode()
+}
+
+// globals are the flags of every command.
+type globals struct {
+	stateDir string
+}
+
+func (g *globals) state() (*manager.State, error) {
+	dir := g.stateDir
+	if dir == "" {
+		var err error
+		if dir, err = manager.DefaultStateDir(); err != nil {
+			return nil, usageError{err}
+		}
+	}
+	return manager.OpenState(dir)
+}
+
+func newRoot() *cobra.Command {
+	g := &globals{}
+	root := &cobra.Command{
+		Use:   "kick",
+		Short: "Run an untrusted coding agent and get a pull request",
+		Long: `kick runs any coding agent on a task, in a sandbox that holds no credential
+and has no network but a gateway, and turns its commits into a pull request
+through a push broker that trusts nothing that the sandbox wrote.
+
+In a git checkout, this is the whole of it:
+
+  kick run -p "fix the flaky test" -- my-agent --prompt-file .hive/kick-prompt.txt`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Version:       version,
+	}
+	root.SetVersionTemplate("kick {{.Version}}\n")
+	root.PersistentFlags().StringVar(&g.stateDir, "state-dir", "", "`directory` of kicks, mirrors and kept work (default $XDG_STATE_HOME/kick)")
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return usagef("%w\nRun `%s --help` for the flags.", err, c.CommandPath())
+	})
+	root.AddGroup(
+		&cobra.Group{ID: "kick", Title: "Kicks:"},
+		&cobra.Group{ID: "host", Title: "This host:"},
+	)
+	for _, c := range []*cobra.Command{newRun(g), newLs(g), newShow(g), newLogs(g), newDiff(g), newSalvage(g)} {
+		c.GroupID = "kick"
+		root.AddCommand(c)
+	}
+	for _, c := range []*cobra.Command{newDoctor(g), newConfig(g), newGC(g), newDemo(g), newVersion()} {
+		c.GroupID = "host"
+		root.AddCommand(c)
+	}
+	return root
+}
+
+// args wraps a check of positional arguments so that its error is a usage
+// error.
+func args(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(c *cobra.Command, a []string) error {
+		if err := check(c, a); err != nil {
+			return usagef("%w\nUsage: %s", err, c.UseLine())
+		}
+		return nil
+	}
+}

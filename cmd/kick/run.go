@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kickhq/kick/internal/request"
+	"github.com/kickhq/kick/internal/ui"
+	"github.com/kickhq/kick/manager"
+)
+
+type runOptions struct {
+	request.Options
+	promptFile string
+	output     string
+	quiet      bool
+}
+
+func newRun(g *globals) *cobra.Command {
+	o := &runOptions{}
+	c := &cobra.Command{
+		Use:   "run [flags] -- COMMAND [ARG...]",
+		Short: "Run an agent on a task and publish its commits",
+		Long: `Run one agent on one task.
+
+The agent works on a fresh copy of the base branch, in a sandbox without
+credentials, and commits. What it committed is inspected outside the sandbox;
+only if it passes is a token made and the branch kick/AGENT/ID pushed, with a
+pull request where the forge has them.
+
+In a git checkout, --repo defaults to its origin and --base to its branch. A
+checkout without a remote is its own forge: the result is a local branch.
+
+The agent's prompt lies in .hive/kick-prompt.txt in its working directory. Steps
+and the agent's output go to stderr, the result to stdout.
+
+Exit codes: 0 published, 2 usage, 10 nothing to publish, 11 agent failed,
+12 timed out, 13 refused, 14 isolation not provable, 15 runtime failed,
+16 push failed, 130 cancelled. Work that is not on the remote is always kept,
+and the output says where.`,
+		Example: `  kick run -p "add a changelog" -- sh -c './agent < .hive/kick-prompt.txt'
+  kick run --agent scanner                      # as kick.yaml says
+  kick run --repo https://github.com/acme/api --base main -- codex exec ...
+  kick run --repo /srv/git/api.git --publish branch -o json -- ./agent`,
+		RunE: func(c *cobra.Command, command []string) error {
+			if at := c.ArgsLenAtDash(); at > 0 || (at < 0 && len(command) > 0) {
+				return usagef("the agent's command goes after --, as in: kick run -- %s", command[0])
+			}
+			o.Command = command
+			o.Set = c.Flags().Changed
+			return runRun(c.Context(), g, o)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&o.Repo, "repo", "", "git `URL` or path to work on (default: the checkout's origin)")
+	f.StringVar(&o.Base, "base", "", "`branch` to start from (default: the checkout's branch, else the remote's HEAD)")
+	f.StringVar(&o.Agent, "agent", "", "agent's `name`; runs by kick.yaml if that has it")
+	f.StringVar(&o.ConfigPath, "config", "", "kick.yaml `file` (default: found from here upward)")
+	f.StringVar(&o.PolicyPath, "policy", "", "policy `file` (default: built in)")
+	f.StringVar(&o.Runtime, "runtime", "", "what isolates the agent: embedded (default)")
+	f.StringVarP(&o.Prompt, "prompt", "p", "", "the task, as `text` for the agent")
+	f.StringVar(&o.promptFile, "prompt-file", "", "`file` with the task, - for standard input")
+	f.DurationVar(&o.Timeout, "timeout", 45*time.Minute, "time that the agent has, from its start")
+	f.StringVar(&o.Publish, "publish", "", "how far to go: pr, branch or none (default: pr where the forge has pull requests, else branch)")
+	f.BoolVar(&o.AcceptReview, "accept-review", false, "publish work that asks for a review where there is no reviewer")
+	f.StringVar(&o.Network, "network", "", "restricted (the egress gateway alone, default) or none")
+	f.StringArrayVar(&o.Env, "env", nil, "`NAME=VALUE` for the agent's environment; never a credential")
+	f.StringVar(&o.Memory, "memory", "", "memory limit, e.g. `4GiB`")
+	f.StringVar(&o.Disk, "disk", "", "limit of the workspace, e.g. `10GiB`")
+	f.IntVar(&o.Processes, "processes", 0, "limit of processes and threads")
+	f.Float64Var(&o.CPUs, "cpus", 0, "limit of CPU cores")
+	f.StringArrayVar(&o.ProgramDirs, "program-dir", nil, "further host `directory` of programs, seen read-only by the agent")
+	f.StringArrayVar(&o.AcceptWeaker, "accept-weaker", nil, "isolation `property` that may be missing on this host, by name")
+	f.StringVar(&o.GitHubAppID, "github-app-id", os.Getenv("KICK_GITHUB_APP_ID"), "GitHub App `id` (KICK_GITHUB_APP_ID)")
+	f.StringVar(&o.GitHubAppKey, "github-app-key", os.Getenv("KICK_GITHUB_APP_KEY_FILE"), "`file` with the GitHub App's private key (KICK_GITHUB_APP_KEY_FILE)")
+	f.StringVar(&o.GitHubAPI, "github-api", os.Getenv("KICK_GITHUB_API_URL"), "REST `URL` of a GitHub Enterprise host (KICK_GITHUB_API_URL)")
+	f.StringVarP(&o.output, "output", "o", "text", "text or json")
+	f.BoolVarP(&o.quiet, "quiet", "q", false, "no steps and no agent output on stderr")
+	return c
+}
+
+func runRun(ctx context.Context, g *globals, o *runOptions) error {
+	if o.output != "text" && o.output != "json" {
+		return usagef("--output %s: want text or json", o.output)
+	}
+	if o.promptFile != "" {
+		if o.Prompt != "" {
+			return usagef("--prompt and --prompt-file are both given: choose one")
+		}
+		p, err := request.ReadPrompt(o.promptFile)
+		if err != nil {
+			return usageError{err}
+		}
+		o.Prompt = p
+	}
+	shim, err := loadShim()
+	if err != nil {
+		return err
+	}
+	req, err := request.Build(ctx, o.Options)
+	if err != nil {
+		return usageError{err}
+	}
+	state, err := g.state()
+	if err != nil {
+		return usageError{err}
+	}
+	m, err := manager.New(state, shim, version)
+	if err != nil {
+		return err
+	}
+	p := ui.New(os.Stderr)
+	if !o.quiet {
+		req.Progress = p.Step
+		if o.output == "text" {
+			req.Output = p.Output()
+		}
+	}
+	out, err := m.Run(ctx, req)
+	if out.ID == "" {
+		return err
+	}
+	if o.output == "json" {
+		enc := json.NewEncoder(os.Stdout)
+		enc.SetIndent("", "  ")
+		if jerr := enc.Encode(out); jerr != nil {
+			return jerr
+		}
+	} else {
+		if !o.quiet {
+			p.Outcome(out)
+		}
+		os.Stdout.WriteString(ui.ResultLine(out) + "\n")
+	}
+	if err != nil {
+		return err
+	}
+	if out.ExitCode != 0 {
+		return exit{out.ExitCode}
+	}
+	return nil
+}

@@ -1,0 +1,71 @@
+// Package checkout finds out about the git checkout that a person stands in:
+// its top, its branch and its origin. It runs the host's git there, as the
+// person would; that is for the person's own checkouts, never for a workspace
+// that an agent could write.
+package checkout
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/kickhq/kick/internal/gitcmd"
+)
+
+// Checkout is a git checkout of the user's.
+type Checkout struct {
+	Top    string // absolute path of its top directory
+	Branch string // checked-out branch; empty when HEAD is detached
+	Origin string // URL or path of the remote "origin"; empty without one
+	Dirty  bool   // tracked files have uncommitted changes
+}
+
+// ErrNone is a directory that is in no checkout.
+var ErrNone = errors.New("not in a git checkout")
+
+// Find looks at the checkout that dir is in.
+func Find(ctx context.Context, dir string) (*Checkout, error) {
+	top, err := git(ctx, dir, "rev-parse", "--show-toplevel")
+	if err != nil {
+		if strings.Contains(err.Error(), "dubious ownership") {
+			return nil, fmt.Errorf("%s belongs to another user, so git refuses it: run `git config --global --add safe.directory DIR`, or pass --repo", dir)
+		}
+		return nil, ErrNone
+	}
+	if top == "" {
+		return nil, ErrNone // a bare repository
+	}
+	c := &Checkout{Top: top}
+	if c.Branch, err = git(ctx, dir, "symbolic-ref", "--quiet", "--short", "HEAD"); err != nil {
+		c.Branch = ""
+	}
+	if c.Origin, err = git(ctx, dir, "config", "--get", "remote.origin.url"); err != nil {
+		c.Origin = ""
+	}
+	if c.Origin != "" && !strings.Contains(c.Origin, ":") && !filepath.IsAbs(c.Origin) {
+		c.Origin = filepath.Join(top, c.Origin) // a relative path is relative to the checkout
+	}
+	out, err := git(ctx, dir, "-c", "core.fsmonitor=false", "status", "--porcelain", "--untracked-files=no")
+	c.Dirty = err == nil && out != ""
+	return c, nil
+}
+
+func git(ctx context.Context, dir string, args ...string) (string, error) {
+	path, err := gitcmd.Path()
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.CommandContext(ctx, path, append([]string{"-C", dir}, args...)...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C", "GIT_OPTIONAL_LOCKS=0")
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("git %s: %w: %s", args[0], err, strings.TrimSpace(stderr.String()))
+	}
+	return strings.TrimSuffix(out.String(), "\n"), nil
+}

@@ -1,0 +1,91 @@
+// Package manager runs kicks: it takes one agent and one task along the whole
+// line, from a prepared workspace through a sandbox and the push broker to a
+// branch or a pull request, and keeps a record that survives its own death.
+package manager
+
+import (
+	"io"
+	"time"
+
+	"github.com/kickhq/kick/policy"
+	"github.com/kickhq/kick/pushbroker"
+	"github.com/kickhq/kick/sandbox"
+	"github.com/kickhq/kick/workspace"
+)
+
+// Manager runs kicks on one state directory.
+type Manager struct {
+	State *State
+	// Launchers by runtime name, e.g. "embedded".
+	Launchers map[string]sandbox.Launcher
+	// Version of kick, for records and pull requests.
+	Version string
+}
+
+// PublishMode says how far a kick goes.
+type PublishMode string
+
+const (
+	// PublishPR pushes the branch and opens a pull request.
+	PublishPR PublishMode = "pr"
+	// PublishBranch pushes the branch.
+	PublishBranch PublishMode = "branch"
+	// PublishNone stops after the verdict.
+	PublishNone PublishMode = "none"
+)
+
+// Request is one kick: one agent on one task.
+type Request struct {
+	Agent   string // name; letters, digits, "-", "_", "."
+	Runtime string // key of Manager.Launchers
+	// Source is where the work starts. Source.Repo may differ from the target,
+	// which is where it goes.
+	Source workspace.Source
+	Target pushbroker.Target
+	// LocalCheckout tells that the target is the user's own checkout: the user
+	// is the reviewer, so findings that ask for review do not refuse the push.
+	LocalCheckout bool
+	Publish       PublishMode
+	// AcceptReview publishes work with review findings where there is no
+	// reviewer.
+	AcceptReview bool
+
+	Prompt  string
+	Command []string
+	Env     map[string]string // added to the base environment; see baseEnv
+
+	Network      sandbox.NetworkMode
+	Limits       sandbox.Limits
+	ProgramDirs  []string
+	Image        string
+	AcceptWeaker []string
+
+	Identity workspace.Identity
+	Policy   *policy.Policy
+	// Held are the values of the credentials that this process holds, by name.
+	// They must not leave through the agent's work.
+	Held map[string]string
+
+	// Output gets the agent's output, escaped for a terminal. May be nil.
+	Output io.Writer
+	// Progress is told of every step when it is done. May be nil.
+	Progress func(Step)
+}
+
+// Step is a finished part of a kick.
+type Step struct {
+	Name   string        // "prepare", "sandbox", "agent", "collect", "ingest", "inspect", "publish"
+	Detail string        // one line for people, already escaped
+	At     time.Duration // since the kick began
+	Took   time.Duration
+	Failed bool
+}
+
+// DefaultIdentity is who commits in a workspace when nothing else was
+// configured. The address is in a domain that can never exist (RFC 2606).
+func DefaultIdentity(agent string) workspace.Identity {
+	return workspace.Identity{Name: "kick agent " + agent, Email: agent + "@agents.kick.invalid"}
+}
+
+// BranchName returns the branch that a kick's work goes to.
+func BranchName(agent, id string) string { return "kick/" + agent + "/" + id }

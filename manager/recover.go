@@ -1,0 +1,162 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/kickhq/kick/policy"
+	"github.com/kickhq/kick/sandbox"
+	"github.com/kickhq/kick/workspace"
+)
+
+// Recover ends a kick whose process died: its work is taken out of the live
+// workspace by a fresh sandbox and kept, the remote is asked whether a push
+// that had begun arrived, and the outcome is written. A kick that has an
+// outcome already is left alone; one that runs is ErrBusy.
+func (m *Manager) Recover(ctx context.Context, id string) (Outcome, error) {
+	if o, err := m.State.Outcome(id); err == nil {
+		return o, m.State.forget(id)
+	} else if !errors.Is(err, os.ErrNotExist) {
+		return o, err
+	}
+	k, err := m.State.lockKick(id)
+	if err != nil {
+		return Outcome{}, err
+	}
+	entries, err := readJournal(k.Path("journal.jsonl"))
+	if err != nil {
+		return Outcome{}, errors.Join(err, k.close())
+	}
+	get := func(event, name string) string { v, _ := field(entries, event, name); return v }
+	r := &run{m: m, k: k, start: time.Now()}
+	r.req.Runtime = get("kick", "runtime")
+	r.out = Outcome{
+		ID: id, Agent: get("kick", "agent"), Repo: get("kick", "repo"),
+		Base: get("prepared", "branch"), BaseCommit: get("prepared", "commit"),
+		Findings: []policy.Finding{}, Timings: map[string]float64{}, Started: r.start.UTC(),
+	}
+	if len(entries) > 0 {
+		r.out.Started = entries[0].Time
+	}
+	if err := r.salvage(ctx, get("prepared", "mirror")); err != nil {
+		return Outcome{}, errors.Join(err, k.close())
+	}
+	r.reconcile(ctx, entries)
+	if r.out.Outcome == "" {
+		last := "it began"
+		if len(entries) > 0 {
+			last = entries[len(entries)-1].Event
+		}
+		r.fail(Interrupted, fmt.Errorf("kick itself was killed (last journal entry: %s)", last))
+	}
+	return r.finish()
+}
+
+// salvage takes the work out of a live workspace that a dead kick left.
+func (r *run) salvage(ctx context.Context, mirror string) error {
+	if _, err := os.Lstat(r.k.Path("work")); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	sink, err := workspace.NewDirSink(r.k.Path("out"), artifactsMax(sandbox.Limits{}))
+	if err != nil {
+		return err
+	}
+	r.sink = sink
+	if _, err := os.Lstat(r.k.Path("work/.git")); errors.Is(err, os.ErrNotExist) {
+		// The kick died before its workspace was whole: no agent ran in it.
+		r.takeWork(sandbox.Result{})
+		return nil
+	}
+	launcher, ok := r.m.Launchers[r.req.Runtime]
+	if !ok {
+		return fmt.Errorf("kick %s ran on runtime %q, which this kick does not know", r.k.ID, r.req.Runtime)
+	}
+	res, err := workspace.Salvage(ctx, launcher, workspace.SalvageRequest{
+		ID: r.k.ID, Agent: r.out.Agent, Dir: r.k.Path("work"), Mirror: mirror, BaseOID: r.out.BaseCommit, Sink: sink,
+	})
+	if err != nil {
+		return fmt.Errorf("salvage kick %s: %w", r.k.ID, err)
+	}
+	r.out.Missing = res.Missing
+	r.takeWork(res)
+	return nil
+}
+
+// forget removes the mark of a kick that has an outcome.
+func (s *State) forget(id string) error {
+	err := os.Remove(s.activePath(id))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// GCReport is what a collection did.
+type GCReport struct {
+	Recovered []Outcome // dead kicks that now have an outcome
+	Running   []string  // kicks that were left alone
+	Removed   []string  // what dead sandboxes had left, old kicks, mirrors
+	Problems  []string
+}
+
+// GC ends dead kicks, removes what dead sandboxes left behind, and removes
+// kicks that ended longer ago than olderThan together with their kept work, if
+// olderThan is positive. Mirrors that no kick used for mirrorsUnused go too.
+func (m *Manager) GC(ctx context.Context, olderThan, mirrorsUnused time.Duration) (GCReport, error) {
+	var rep GCReport
+	problem := func(err error) {
+		if err != nil {
+			rep.Problems = append(rep.Problems, err.Error())
+		}
+	}
+	for _, l := range m.Launchers {
+		if reaper, ok := l.(sandbox.Reaper); ok {
+			names, err := reaper.Reap(ctx)
+			rep.Removed = append(rep.Removed, names...)
+			problem(err)
+		}
+	}
+	ids, err := m.State.Kicks()
+	if err != nil {
+		return rep, err
+	}
+	for _, id := range ids {
+		if _, err := m.State.Outcome(id); err == nil {
+			problem(m.State.forget(id))
+			continue
+		}
+		o, err := m.Recover(ctx, id)
+		switch {
+		case errors.Is(err, ErrBusy):
+			rep.Running = append(rep.Running, id)
+		case err != nil:
+			problem(err)
+		default:
+			rep.Recovered = append(rep.Recovered, o)
+		}
+	}
+	if olderThan > 0 {
+		problem(m.removeOld(ids, olderThan, &rep))
+	}
+	removed, err := workspace.Cache{Dir: m.State.MirrorsDir()}.GC(ctx, mirrorsUnused)
+	rep.Removed = append(rep.Removed, removed...)
+	problem(err)
+	return rep, nil
+}
+
+func (m *Manager) removeOld(ids []string, olderThan time.Duration, rep *GCReport) error {
+	for _, id := range ids {
+		o, err := m.State.Outcome(id)
+		if err != nil || time.Since(o.Finished) < olderThan {
+			continue
+		}
+		if err := workspace.Remove(m.State.KickDir(id)); err != nil {
+			return fmt.Errorf("remove kick %s: %w", id, err)
+		}
+		rep.Removed = append(rep.Removed, "kick "+id)
+	}
+	return nil
+}

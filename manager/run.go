@@ -1,0 +1,395 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kickhq/kick/egress"
+	"github.com/kickhq/kick/internal/escape"
+	"github.com/kickhq/kick/policy"
+	"github.com/kickhq/kick/pushbroker"
+	"github.com/kickhq/kick/sandbox"
+	"github.com/kickhq/kick/workspace"
+)
+
+// Run runs one kick to its end. The Outcome says how it ended and is complete
+// whatever happened; the error is for what is not an outcome: a kick that could
+// not even be recorded.
+func (m *Manager) Run(ctx context.Context, req Request) (Outcome, error) {
+	k, err := m.State.NewKick()
+	if err != nil {
+		return Outcome{}, err
+	}
+	r := &run{m: m, k: k, req: req, start: time.Now()}
+	r.out = Outcome{
+		ID: k.ID, Agent: req.Agent, Repo: req.Source.Repo, Base: req.Source.Base,
+		Findings: []policy.Finding{}, Timings: map[string]float64{}, Started: r.start.UTC(),
+	}
+	if err := k.Journal.Note("kick", map[string]string{
+		"agent": req.Agent, "runtime": req.Runtime, "repo": req.Source.Repo, "base": req.Source.Base, "version": m.Version,
+	}); err != nil {
+		r.fail(Internal, err)
+	} else {
+		r.line(ctx)
+	}
+	return r.finish()
+}
+
+// run is one kick under way.
+type run struct {
+	m     *Manager
+	k     *Kick
+	req   Request
+	out   Outcome
+	start time.Time
+
+	base    *workspace.Base
+	sink    *workspace.DirSink
+	removal chan error // result of the live workspace's removal, once begun
+}
+
+// fail records how the kick ended, if it has not ended already.
+func (r *run) fail(code Code, err error) {
+	if r.out.Outcome != "" {
+		r.out.Notes = append(r.out.Notes, err.Error())
+		return
+	}
+	r.out.Outcome = code
+	if err != nil {
+		r.out.Error = err.Error()
+	}
+}
+
+// step times f and tells of it.
+func (r *run) step(name string, f func() (string, error)) error {
+	began := time.Now()
+	detail, err := f()
+	r.report(name, detail, began, err)
+	return err
+}
+
+func (r *run) report(name, detail string, began time.Time, err error) {
+	took := time.Since(began)
+	r.out.Timings[name] += took.Seconds()
+	if r.req.Progress == nil {
+		return
+	}
+	if err != nil {
+		detail = escape.String(firstLine(err.Error()))
+	}
+	r.req.Progress(Step{Name: name, Detail: detail, At: time.Since(r.start), Took: took, Failed: err != nil})
+}
+
+// line is the whole line: prepare, launch, ingest, inspect, publish.
+func (r *run) line(ctx context.Context) {
+	if err := r.step("prepare", func() (string, error) { return r.prepare(ctx) }); err != nil {
+		r.fail(codeFor(ctx, err, Usage), err)
+		return
+	}
+	res, err := r.launch(ctx)
+	r.judge(ctx, res, err)
+	if r.out.Outcome != "" {
+		return
+	}
+	r.broker(ctx)
+}
+
+// prepare gets the base and makes the workspace.
+func (r *run) prepare(ctx context.Context) (string, error) {
+	cache := workspace.Cache{Dir: r.m.State.MirrorsDir()}
+	base, err := cache.Fetch(ctx, r.req.Source)
+	if err != nil {
+		return "", err
+	}
+	r.base = base
+	r.out.Base, r.out.BaseCommit = base.Branch, base.OID
+	r.out.Notes = append(r.out.Notes, base.Notes...)
+	task := workspace.Task{ID: r.k.ID, Agent: r.req.Agent, Prompt: r.req.Prompt, Identity: r.req.Identity}
+	if err := workspace.Prepare(ctx, r.k.Path("work"), base, task); err != nil {
+		return "", err
+	}
+	if r.sink, err = workspace.NewDirSink(r.k.Path("out"), artifactsMax(r.req.Limits)); err != nil {
+		return "", err
+	}
+	err = r.k.Journal.Note("prepared", map[string]string{"mirror": base.Mirror, "branch": base.Branch, "commit": base.OID})
+	return fmt.Sprintf("%s at %.12s", escape.String(base.Branch), base.OID), err
+}
+
+// artifactsMax bounds all that one kick leaves on the host.
+func artifactsMax(l sandbox.Limits) int64 {
+	if l.Bundle <= 0 {
+		l.Bundle = sandbox.DefaultLimits().Bundle
+	}
+	return 3*l.Bundle + 32<<20
+}
+
+// launch runs the agent; when it returns, nothing of the sandbox is left.
+func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
+	began := time.Now()
+	launcher, ok := r.m.Launchers[r.req.Runtime]
+	if !ok {
+		names := slices.Sorted(maps.Keys(r.m.Launchers))
+		return sandbox.Result{}, &sandbox.Error{Kind: sandbox.ErrSpec, Op: fmt.Sprintf("no runtime %q", r.req.Runtime),
+			Remedy: "This kick knows " + strings.Join(names, ", ") + "."}
+	}
+	transcript, err := os.OpenFile(r.k.Path("transcript.log"), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return sandbox.Result{}, &sandbox.Error{Kind: sandbox.ErrRuntime, Op: "open transcript", Err: err}
+	}
+	defer transcript.Close()
+	shown := io.Writer(transcript)
+	if r.req.Output != nil {
+		shown = io.MultiWriter(transcript, r.req.Output)
+	}
+	stdout, stderr := escape.NewWriter(shown), escape.NewWriter(shown)
+
+	spec := sandbox.LaunchSpec{
+		ID: r.k.ID, Agent: r.req.Agent, Image: r.req.Image,
+		Command: r.req.Command, Env: r.environment(),
+		Workspace: sandbox.Workspace{
+			Dir: r.k.Path("work"), BaseOID: r.base.OID, Objects: filepath.Join(r.base.Mirror, "objects"), Sink: r.sink,
+		},
+		Network: r.req.Network, Limits: r.req.Limits, ProgramDirs: r.req.ProgramDirs, AcceptWeaker: r.req.AcceptWeaker,
+		Stdout: stdout, Stderr: stderr,
+		Labels: map[string]string{"kick.dev/id": r.k.ID, "kick.dev/agent": r.req.Agent},
+	}
+	var gateway *egress.Gateway
+	if spec.Network != sandbox.NetworkNone {
+		if gateway, err = r.openGateway(ctx); err != nil {
+			return sandbox.Result{}, &sandbox.Error{Kind: sandbox.ErrRuntime, Op: "open the egress gateway", Err: err}
+		}
+		defer gateway.Close()
+		spec.Egress = sandbox.Egress{Socket: r.k.Path("egress/gateway.sock"), Port: gatewayPort}
+	}
+	spec.OnEvent = func(e sandbox.Event) {
+		switch e.Kind {
+		case sandbox.EventProved:
+			r.report("sandbox", "isolation proved on the live process", began, nil)
+		case sandbox.EventStarted:
+			began = e.Time
+			err = errors.Join(err, r.k.Journal.Note("agent-started", nil))
+		case sandbox.EventExited:
+			if gateway != nil {
+				gateway.Close()
+			}
+			err = errors.Join(err, r.k.Journal.Note("agent-exited", nil))
+			r.report("agent", "ended", began, nil)
+			began = e.Time
+		case sandbox.EventBundled:
+			err = errors.Join(err, r.k.Journal.Note("bundled", nil))
+			r.report("collect", "work taken out as bundles", began, nil)
+		}
+	}
+	if err := r.k.Journal.Intend("sandbox", map[string]string{"runtime": r.req.Runtime}); err != nil {
+		return sandbox.Result{}, &sandbox.Error{Kind: sandbox.ErrRuntime, Op: "journal", Err: err}
+	}
+	res, runErr := launcher.Run(ctx, spec)
+	if ferr := errors.Join(stdout.Flush(), stderr.Flush(), err); ferr != nil {
+		r.out.Notes = append(r.out.Notes, "transcript or journal: "+ferr.Error())
+	}
+	return res, runErr
+}
+
+// gatewayPort is the loopback port in the sandbox that leads to the gateway.
+// It is the port that proxies commonly use, so that people recognise it.
+const gatewayPort = 3128
+
+func (r *run) openGateway(ctx context.Context) (*egress.Gateway, error) {
+	audit, err := os.OpenFile(r.k.Path("egress.jsonl"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return egress.Listen(ctx, r.k.Path("egress"), r.k.ID, r.req.Agent, audit)
+}
+
+// environment is all that the agent's command gets.
+func (r *run) environment() map[string]string {
+	env := map[string]string{
+		"PATH":             sandboxPath(r.req.ProgramDirs),
+		"HOME":             sandbox.HomeDir,
+		"USER":             "agent",
+		"LOGNAME":          "agent",
+		"SHELL":            "/bin/sh",
+		"LANG":             "C.UTF-8",
+		"TMPDIR":           "/tmp",
+		"TERM":             "dumb",
+		"KICK_ID":          r.k.ID,
+		"KICK_AGENT":       r.req.Agent,
+		"KICK_PROMPT_FILE": sandbox.DefaultMountPath + "/.hive/kick-prompt.txt",
+	}
+	maps.Copy(env, r.req.Env)
+	return env
+}
+
+// sandboxPath keeps the caller's PATH as far as its directories exist in a
+// sandbox, so that tools are found in the order that people are used to.
+func sandboxPath(programDirs []string) string {
+	roots := append([]string{"/usr", "/bin", "/sbin"}, programDirs...)
+	var dirs []string
+	for _, d := range append(filepath.SplitList(os.Getenv("PATH")), "/usr/local/bin", "/usr/bin", "/bin") {
+		inside := slices.ContainsFunc(roots, func(root string) bool { return d == root || strings.HasPrefix(d, root+"/") })
+		if inside && !slices.Contains(dirs, d) {
+			dirs = append(dirs, d)
+		}
+	}
+	return strings.Join(dirs, ":")
+}
+
+// judge turns the end of the sandbox into the outcome, unless the agent did
+// well: then the broker goes on.
+func (r *run) judge(ctx context.Context, res sandbox.Result, err error) {
+	r.out.Isolation, r.out.Reason, r.out.Missing = res.Isolation, res.Reason, res.Missing
+	if !res.Started.IsZero() {
+		r.out.AgentExit = &res.ExitCode
+	}
+	if res.OutputCut {
+		r.out.Notes = append(r.out.Notes, fmt.Sprintf("the agent wrote %d bytes; the transcript holds the beginning and the end", res.StdoutBytes+res.StderrBytes))
+	}
+	r.takeWork(res)
+	if err != nil {
+		code := RuntimeError
+		switch {
+		case errors.Is(err, sandbox.ErrSpec):
+			code = Usage
+		case errors.Is(err, sandbox.ErrIsolation):
+			code = NotIsolated
+		}
+		r.fail(codeFor(ctx, err, code), err)
+		return
+	}
+	switch res.Reason {
+	case sandbox.ReasonExited:
+		if res.ExitCode != 0 {
+			r.fail(AgentFailed, fmt.Errorf("the agent exited with code %d", res.ExitCode))
+		}
+	case sandbox.ReasonTimeout:
+		r.fail(TimedOut, fmt.Errorf("the agent was still running after %s", r.wall()))
+	case sandbox.ReasonCancelled:
+		r.fail(Cancelled, errors.New("cancelled"))
+	case sandbox.ReasonSignaled, sandbox.ReasonOutOfMemory, sandbox.ReasonProcessLimit, sandbox.ReasonDiskLimit:
+		r.fail(AgentFailed, errors.New(describe(res)))
+	default:
+		r.fail(RuntimeError, errors.New(describe(res)))
+	}
+	if r.out.Outcome == "" && len(res.Missing) > 0 {
+		r.fail(RuntimeError, fmt.Errorf("the work could not be taken out whole: %s", strings.Join(res.Missing, "; ")))
+	}
+}
+
+func (r *run) wall() time.Duration {
+	if r.req.Limits.Wall != 0 {
+		return r.req.Limits.Wall
+	}
+	return sandbox.DefaultLimits().Wall
+}
+
+func describe(res sandbox.Result) string {
+	what := map[sandbox.Reason]string{
+		sandbox.ReasonSignaled:     fmt.Sprintf("the agent was killed by signal %d", res.Signal),
+		sandbox.ReasonOutOfMemory:  "the agent used more memory than it may: raise the memory limit or give it less to do at once",
+		sandbox.ReasonProcessLimit: "the agent started more processes than it may: raise the process limit or look for a runaway script",
+		sandbox.ReasonDiskLimit:    "the agent wrote more to the workspace than it may: raise the disk limit or look for what it writes",
+		sandbox.ReasonLost:         "the sandbox was lost",
+		sandbox.ReasonStartFailed:  "the sandbox or the agent's command could not be started",
+	}[res.Reason]
+	if what == "" {
+		what = "the sandbox ended with reason " + string(res.Reason)
+	}
+	if res.Detail != "" {
+		what += " (" + res.Detail + ")"
+	}
+	return what
+}
+
+// takeWork reads the shim's summary for the messages, and lets go of the live
+// workspace when its work is on the host.
+func (r *run) takeWork(res sandbox.Result) {
+	if r.sink == nil {
+		return
+	}
+	w, err := r.sink.Work()
+	switch {
+	case err == nil:
+		r.out.Commit, r.out.Commits = w.Head, w.Commits
+		if w.Commits == 0 {
+			r.out.Commit = ""
+		}
+		u := Unpublished{Refs: w.Unpublished, Stashes: w.Stashes, Dirty: w.Dirty, DirtyCount: w.DirtyCount}
+		if len(u.Refs)+u.Stashes+u.DirtyCount > 0 {
+			r.out.Unpublished = &u
+		}
+		r.out.Notes = append(r.out.Notes, w.Problems...)
+	case !errors.Is(err, os.ErrNotExist):
+		r.out.Notes = append(r.out.Notes, "work summary: "+err.Error())
+	}
+	if len(res.Missing) > 0 {
+		r.out.Notes = append(r.out.Notes, "the live workspace is left in place: `kick salvage "+r.k.ID+"` tries again")
+		return
+	}
+	r.removal = make(chan error, 1)
+	go func() { r.removal <- workspace.Remove(r.k.Path("work")) }()
+}
+
+// codeFor is code unless the context was cancelled, which explains any error.
+func codeFor(ctx context.Context, err error, code Code) Code {
+	if ctx.Err() != nil || errors.Is(err, context.Canceled) {
+		return Cancelled
+	}
+	return code
+}
+
+// finish writes the outcome down and cleans up.
+func (r *run) finish() (Outcome, error) {
+	if r.removal != nil {
+		if err := <-r.removal; err != nil {
+			r.out.Notes = append(r.out.Notes, "remove the live workspace: "+err.Error())
+		}
+	}
+	if r.base != nil {
+		if err := r.base.Release(); err != nil {
+			r.out.Notes = append(r.out.Notes, "release the mirror: "+err.Error())
+		}
+	}
+	_ = os.Remove(r.k.Path("egress"))
+	r.out.KeptAt = r.kept()
+	r.out.ExitCode = r.out.Outcome.ExitCode()
+	r.out.Finished = time.Now().UTC()
+	r.out.Timings["total"] = time.Since(r.start).Seconds()
+	if err := r.k.Journal.Note("outcome", map[string]string{"outcome": string(r.out.Outcome)}); err != nil {
+		r.out.Notes = append(r.out.Notes, err.Error())
+	}
+	if err := r.k.Finish(r.out); err != nil {
+		return r.out, fmt.Errorf("kick %s: %w", r.k.ID, err)
+	}
+	return r.out, nil
+}
+
+// kept returns the directory with work that is not on the remote, if any.
+func (r *run) kept() string {
+	for _, a := range []sandbox.Artifact{sandbox.FinalBundle, sandbox.RestBundle, sandbox.DirtyArchive} {
+		for _, suffix := range []string{"", ".partial"} {
+			if fi, err := os.Lstat(filepath.Join(r.k.Path("out"), string(a)+suffix)); err == nil && fi.Mode().IsRegular() {
+				return r.k.Path("out")
+			}
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(r.k.Path("work"), ".git")); err == nil {
+		return r.k.Path("work")
+	}
+	return ""
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(s, "\n")
+	return line
+}
+
+var _ = pushbroker.Work{}

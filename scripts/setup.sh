@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Installs what the tests need on Debian or Ubuntu, once: git, npm (for the
+# published API description that the stand-in is checked against), gcc (for the
+# race detector), zip and an ordinary user. Needs root or sudo only if something
+# is missing.
+set -euo pipefail
+
+sudo=()
+if [ "$(id -u)" != 0 ]; then sudo=(sudo); fi
+
+need=()
+command -v git >/dev/null || need+=(git)
+command -v npm >/dev/null || need+=(npm)
+command -v gcc >/dev/null || need+=(gcc libc6-dev)
+command -v zip >/dev/null || need+=(zip)
+command -v bwrap >/dev/null || need+=(bubblewrap)
+if [ ${#need[@]} -gt 0 ]; then
+  command -v apt-get >/dev/null || { echo "setup: install these and run again: ${need[*]}" >&2; exit 1; }
+  echo "setup: installing ${need[*]}"
+  "${sudo[@]}" apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -y -qq --no-install-recommends "${need[@]}" >/dev/null
+fi
+git --exec-path >/dev/null
+[ -x "$(git --exec-path)/git-http-backend" ] || { echo "setup: this git has no http-backend; install the distribution's full git" >&2; exit 1; }

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Runs the tests in lanes, each within a budget.
+#   test.sh quick   format, vet, lint, unit tests, the embedded sandbox
+#   test.sh all     everything, after setting up what it needs
+set -euo pipefail
+cd "$(dirname "$0")/.."
+mode=${1:-all}
+export GO=${GO:-go} CGO_ENABLED=0
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+
+failed=()
+# lane NAME SECONDS COMMAND...: runs one lane; a lane over its budget fails.
+lane() {
+  local name=$1 budget=$2 began=$SECONDS
+  shift 2
+  echo "--- $name"
+  if timeout --foreground "$budget" "$@"; then
+    echo "--- $name: ok, $((SECONDS - began)) s"
+  else
+    echo "--- $name: FAILED after $((SECONDS - began)) s (budget $budget s)"
+    failed+=("$name")
+  fi
+}
+
+format() {
+  local out
+  out=$(gofmt -l $(git ls-files '*.go'))
+  [ -z "$out" ] || { echo "not gofmt'ed:"; echo "$out"; return 1; }
+}
+export -f format
+
+if [ "$mode" = all ]; then
+  lane setup 900 scripts/setup.sh
+  # The linter takes minutes to build from cold caches: in the background, at
+  # low priority, while the quick tests run.
+  nice -n 10 make -s "$(make -s --eval 'print-lint: ; @echo $(LINT)' print-lint)" >"$logs/lint-build" 2>&1 &
+  lint_build=$!
+fi
+
+lane format 60 bash -c format
+lane build 900 make -s build
+lane vet 600 "$GO" vet ./...
+lane generic-build 600 "$GO" build ./...
+
+if [ "$mode" = quick ]; then
+  lane lint 600 make -s lint
+  lane test 900 "$GO" test -short -timeout 10m ./...
+else
+  lane test 2400 "$GO" test -timeout 30m ./...
+  lane race 1200 env CGO_ENABLED=1 "$GO" test -race -short -timeout 15m ./internal/frame ./internal/escape ./egress ./manager ./workspace
+  lane fuzz 600 scripts/fuzz.sh 5s
+  wait "$lint_build" || { cat "$logs/lint-build"; failed+=(lint-build); }
+  lane lint 900 make -s lint
+fi
+
+if [ ${#failed[@]} -gt 0 ]; then
+  echo "FAILED: ${failed[*]}"
+  exit 1
+fi
+echo "all lanes passed in $SECONDS s"
