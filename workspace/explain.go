@@ -1,0 +1,138 @@
+package workspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"syscall"
+	"unicode"
+
+	"github.com/kickhq/kick/internal/gitcmd"
+)
+
+// explanations turn git's and curl's words into what to do. The first pattern
+// that is found in what git wrote decides; git runs with LC_ALL=C. HOST and
+// WHERE are replaced.
+var explanations = []struct {
+	pattern *regexp.Regexp
+	kind    error
+	remedy  string
+}{
+	{regexp.MustCompile(`dubious ownership`), ErrSource,
+		"run kick as the owner of the repository or, if you trust its owner, run: git config --global --add safe.directory WHERE"},
+	{regexp.MustCompile(`does not appear to be a git repository|not a git repository`), ErrSource,
+		"give the directory of a git repository"},
+	{regexp.MustCompile(`No space left on device|Disk quota exceeded`), ErrHost,
+		"free disk space, or let kick gc remove mirrors that are not used"},
+	{regexp.MustCompile(`could not read Username|could not read Password`), ErrRemote,
+		"kick has no credential that HOST accepts for this repository; configure one, or use an ssh URL"},
+	{regexp.MustCompile(`Authentication failed|Invalid username or|returned error: 40[13]`), ErrRemote,
+		"the credential was refused: check that it is valid and may read this repository"},
+	{regexp.MustCompile(`Repository not found|repository '.*' not found|returned error: 404`), ErrSource,
+		"check the URL, and that the credential may read this repository"},
+	{regexp.MustCompile(`returned error: 30[0-9]|unable to update url base from redirection`), ErrSource,
+		"the remote redirects, and kick does not follow with a credential: use the repository's present URL"},
+	{regexp.MustCompile(`promisor|lazy fetch`), ErrSource,
+		"the repository is a partial clone: run git fetch --refetch --no-filter there, or name the repository that it was cloned from"},
+	{regexp.MustCompile(`Permission denied \(|Host key verification failed`), ErrRemote,
+		"check that ssh to this host works without a question, with a key in an agent or in ~/.ssh"},
+	{regexp.MustCompile(`transport '.*' not allowed`), ErrSource,
+		"use https, ssh, file, or http to this machine"},
+	{regexp.MustCompile(`Could not resolve|Connection refused|timed out|Operation too slow|SSL|certificate|Failed to connect`), ErrRemote,
+		"check the network, the proxy and the certificates of this host"},
+}
+
+// explain turns a failed git command into an Error with a remedy and without
+// the credential.
+func (s *session) explain(ctx context.Context, err error) error {
+	var g *gitcmd.Error
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("talk to %s: %w", s.arg, context.Cause(ctx))
+	case !errors.As(err, &g):
+		return err
+	}
+	said := s.redact(printable(g.Stderr))
+	e := &Error{Kind: ErrRemote, Op: "git " + g.Args[0] + " " + s.arg + ": " + firstComplaint(said), Remedy: "see git's message"}
+	if said == "" {
+		e.Err = g.Err
+	}
+	for _, x := range explanations {
+		if x.pattern.MatchString(said) {
+			e.Kind = x.kind
+			e.Remedy = strings.NewReplacer("HOST", s.scope, "WHERE", dubiousPath(said)).Replace(x.remedy)
+			break
+		}
+	}
+	return e
+}
+
+func (s *session) redact(text string) string {
+	for _, secret := range []string{s.password, s.user} {
+		if len(secret) > 3 && secret != "x-access-token" {
+			text = strings.ReplaceAll(text, secret, "***")
+		}
+	}
+	return text
+}
+
+// firstComplaint is the first line that git marks as an error, which says more
+// than those after it; all lines if none is marked.
+func firstComplaint(said string) string {
+	for line := range strings.SplitSeq(said, "\n") {
+		for _, mark := range []string{"fatal: ", "error: ", "remote: "} {
+			if rest, ok := strings.CutPrefix(line, mark); ok {
+				return rest
+			}
+		}
+	}
+	return strings.ReplaceAll(said, "\n", "; ")
+}
+
+// printable replaces what a terminal would obey: text of a remote is in it.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || unicode.IsPrint(r) {
+			return r
+		}
+		return '\uFFFD'
+	}, text)
+}
+
+var inRepository = regexp.MustCompile(`repository at '([^']*)'`)
+
+func dubiousPath(said string) string {
+	if m := inRepository.FindStringSubmatch(said); m != nil {
+		return m[1]
+	}
+	return "PATH"
+}
+
+func dubious(err error) bool {
+	var g *gitcmd.Error
+	return errors.As(err, &g) && strings.Contains(g.Stderr, "dubious ownership")
+}
+
+// hostError says what could not be done on this host.
+func hostError(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var known *Error
+	if errors.As(err, &known) {
+		return err
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	e := &Error{Kind: ErrHost, Op: op, Err: err}
+	switch {
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		e.Remedy = "free disk space, or let kick gc remove mirrors that are not used"
+	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EROFS):
+		e.Remedy = "make the directory writable for the user who runs kick"
+	}
+	return e
+}

@@ -1,0 +1,102 @@
+package workspace
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/kickhq/kick/sandbox"
+)
+
+// SalvageRequest names the remains of a kick.
+type SalvageRequest struct {
+	ID      string
+	Agent   string
+	Dir     string // the live workspace directory
+	Mirror  string // mirror generation that it borrows from
+	BaseOID string
+	Sink    sandbox.Sink
+}
+
+// salvageWall bounds a salvage; bundling gigabytes takes minutes.
+const salvageWall = 15 * time.Minute
+
+// Salvage gets the work out of a kick that did not end in order: commits of
+// every branch, stashes and uncommitted changes. A fresh sandbox without a
+// network reads the workspace, mounted read-only, and its artifacts go to the
+// sink. Nothing of the workspace is read, run or followed on the host.
+//
+// The directory stays. When the Result's Missing is empty and the error nil,
+// all of it is in the sink, and the caller may Remove it.
+func Salvage(ctx context.Context, l sandbox.Launcher, req SalvageRequest) (sandbox.Result, error) {
+	info, err := os.Lstat(req.Dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return sandbox.Result{}, unusable("nothing of it is left to salvage", "workspace %s does not exist", req.Dir)
+	case err != nil:
+		return sandbox.Result{}, hostError("look at workspace", err)
+	case !info.IsDir():
+		return sandbox.Result{}, unusable("name the workspace directory itself", "workspace %s is not a directory", req.Dir)
+	case !isOID(req.BaseOID):
+		return sandbox.Result{}, unusable("take it from the kick's journal", "base %q is not a full commit id", req.BaseOID)
+	case req.Sink == nil:
+		return sandbox.Result{}, unusable("give a sink", "salvage without a place to keep the work")
+	}
+	spec := sandbox.LaunchSpec{
+		ID:      req.ID,
+		Agent:   req.Agent,
+		Network: sandbox.NetworkNone,
+		Workspace: sandbox.Workspace{
+			Dir:     req.Dir,
+			BaseOID: req.BaseOID,
+			Objects: filepath.Join(req.Mirror, "objects"),
+			Sink:    req.Sink,
+		},
+		Limits: sandbox.Limits{Wall: salvageWall},
+	}
+	lost := ""
+	if _, err := os.Stat(spec.Workspace.Objects); req.Mirror == "" || errors.Is(err, fs.ErrNotExist) {
+		// Without the base git cannot tell what is new; the archive of the
+		// whole work tree, with what git can still read, is what remains.
+		spec.Workspace.Objects = ""
+		lost = "bundles: the mirror that holds the base is gone"
+	}
+	res, err := l.Run(ctx, spec)
+	if lost != "" {
+		res.Missing = append(res.Missing, lost)
+	}
+	return res, err
+}
+
+// RestoreCommands returns the shell commands with which a person gets kept
+// work back. They are to be run in a fresh clone of the repository, not in one
+// that is in use: what an agent made is fetched there. The commits come as
+// branch kick-restored; other branches, tags, stashes and uncommitted changes
+// come as remote-tracking branches kick-restored/heads/..., kick-restored/stash
+// and so on. Nothing kept: no command.
+func RestoreCommands(kickDir string) []string {
+	var commands []string
+	for _, b := range []struct {
+		bundle  sandbox.Artifact
+		refspec string
+	}{
+		{sandbox.FinalBundle, "HEAD:refs/heads/kick-restored"},
+		{sandbox.RestBundle, "refs/*:refs/remotes/kick-restored/*"},
+	} {
+		path := filepath.Join(kickDir, string(b.bundle))
+		if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() {
+			continue
+		}
+		commands = append(commands, "git -c fetch.fsckObjects=true fetch --no-tags "+shellQuote(path)+" "+shellQuote(b.refspec))
+	}
+	return commands
+}
+
+// shellQuote makes one word of s for a POSIX shell.
+func shellQuote(s string) string {
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}

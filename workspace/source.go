@@ -1,0 +1,162 @@
+package workspace
+
+import (
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// remote is a repository that Source.Repo names.
+type remote struct {
+	arg      string // what git is given
+	key      string // the same for all spellings of one repository, as far as that is certain
+	protocol string // the one transport that it needs, for GIT_ALLOW_PROTOCOL
+	scope    string // "https://host[:port]" that a credential is bound to; empty: none can be used
+	path     string // the directory, if it is a local one
+}
+
+// scpLike is user@host:path. A second "@" is refused: in user:password@host:path
+// the password would be taken for a path.
+var scpLike = regexp.MustCompile(`^(?:[A-Za-z0-9._][A-Za-z0-9._-]*@)?(?:[A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\]):[^:@-][^@]*$`)
+
+// parseRepo reads Source.Repo. No error of it repeats what may be a credential.
+func parseRepo(repo string) (remote, error) {
+	const forms = "give an https:// or ssh:// URL, user@host:path, or the absolute path of a repository"
+	scheme, rest, isURL := strings.Cut(repo, "://")
+	switch {
+	case repo == "":
+		return remote{}, unusable(forms, "no repository given")
+	case strings.ContainsFunc(repo, func(r rune) bool { return r < ' ' || r == 0x7f }):
+		return remote{}, unusable(forms, "repository name holds control characters")
+	case filepath.IsAbs(repo):
+		return parsePath(repo)
+	case isURL:
+		return parseURL(strings.ToLower(scheme), rest)
+	case scpLike.MatchString(repo):
+		return remote{arg: repo, key: repo, protocol: "ssh"}, nil
+	case strings.Contains(repo, "@"): // may be user:password@host
+		return remote{}, unusable(forms, "repository is neither a git URL nor an absolute path")
+	}
+	return remote{}, unusable(forms, "repository %q is neither a git URL nor an absolute path", repo)
+}
+
+func parsePath(path string) (remote, error) {
+	path = filepath.Clean(path)
+	info, err := os.Stat(path)
+	switch {
+	case os.IsNotExist(err):
+		return remote{}, unusable("check the path", "no repository at %q", path)
+	case err != nil:
+		return remote{}, &Error{Kind: ErrSource, Op: "look at repository", Err: err, Remedy: "make the path readable for the user who runs kick"}
+	case !info.IsDir():
+		return remote{}, unusable("give the directory of a repository", "repository %q is not a directory", path)
+	}
+	return remote{arg: path, key: path, protocol: "file", path: path}, nil
+}
+
+func parseURL(scheme, rest string) (remote, error) {
+	authority := rest
+	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
+		authority = rest[:i]
+	}
+	user, host, hasUser := strings.Cut(authority, "@")
+	if hasUser && (scheme != "ssh" || strings.Contains(user, ":") || strings.Contains(host, "@")) {
+		return remote{}, unusable("give the URL without it; credentials are configured apart from the URL", "repository URL holds a user name or password")
+	}
+	u, err := url.Parse(scheme + "://" + rest)
+	if err != nil { // the error repeats the URL
+		return remote{}, unusable("check its spelling", "repository URL cannot be parsed")
+	}
+	if u.RawQuery != "" || u.ForceQuery || u.Fragment != "" {
+		return remote{}, unusable("give the URL without them", "repository URL holds a query or a fragment")
+	}
+	if scheme == "file" {
+		if u.Host != "" && u.Host != "localhost" || !filepath.IsAbs(u.Path) || strings.ContainsRune(u.Path, 0) {
+			return remote{}, unusable("write file:///absolute/path", "file URL names another host or no absolute path")
+		}
+		return parsePath(u.Path)
+	}
+	defaultPort, known := map[string]string{"https": "443", "http": "80", "ssh": "22"}[scheme]
+	if !known {
+		return remote{}, unusable("use https, ssh, file, or http to this machine", "repository URL has the scheme %q, which kick does not use", scheme)
+	}
+	name, port := strings.ToLower(u.Hostname()), u.Port()
+	if name == "" || strings.HasPrefix(name, "-") || strings.HasPrefix(user, "-") || strings.Trim(u.Path, "/") == "" {
+		return remote{}, unusable("write "+scheme+"://host/owner/name", "repository URL has no host or no path")
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); port != "" && err != nil {
+		return remote{}, unusable("check its spelling", "repository URL has no valid port")
+	}
+	if scheme == "http" && !loopback(name) {
+		return remote{}, unusable("use https", "repository URL uses http to %q, which others could read and alter on the way", name)
+	}
+	if port == defaultPort {
+		port = ""
+	}
+	u.Host = name
+	if port != "" {
+		u.Host = net.JoinHostPort(name, port)
+	} else if strings.Contains(name, ":") {
+		u.Host = "[" + name + "]"
+	}
+	u.Path, u.RawPath = strings.TrimRight(u.Path, "/"), strings.TrimRight(u.RawPath, "/")
+	r := remote{arg: u.String(), protocol: scheme}
+	r.key = r.arg
+	if scheme != "ssh" {
+		r.scope = scheme + "://" + u.Host
+	}
+	return r, nil
+}
+
+func loopback(host string) bool {
+	if host == "localhost" {
+		return true
+	}
+	a, err := netip.ParseAddr(host)
+	return err == nil && a.IsLoopback()
+}
+
+// maxBranch keeps a ref's lock file within the 255 bytes of a file name.
+const maxBranch = 200
+
+// checkBranch holds a name to git's rules for branch names.
+func checkBranch(name string) error {
+	bad := func(why string) error {
+		return unusable("give the branch's name as git branch shows it", "base branch %q %s", name, why)
+	}
+	switch {
+	case name == "":
+		return bad("is empty")
+	case len(name) > maxBranch:
+		return unusable("use a branch with a shorter name", "name of the base branch is longer than %d bytes", maxBranch)
+	case strings.HasPrefix(name, "-"):
+		return bad("looks like an option")
+	case name == "@" || name == "HEAD" || strings.HasPrefix(name, "HEAD/"):
+		return bad("is a reserved name")
+	case strings.Contains(name, "..") || strings.Contains(name, "@{"):
+		return bad(`holds ".." or "@{"`)
+	case strings.HasSuffix(name, "."):
+		return bad("ends in a dot")
+	}
+	for i := range len(name) {
+		if c := name[i]; c <= ' ' || c == 0x7f || strings.IndexByte(`~^:?*[\`, c) >= 0 {
+			return bad("holds " + strconv.QuoteRune(rune(c)))
+		}
+	}
+	for part := range strings.SplitSeq(name, "/") {
+		if part == "" || part[0] == '.' || strings.HasSuffix(part, ".lock") {
+			return bad(`has a component that is empty, starts with "." or ends in ".lock"`)
+		}
+	}
+	return nil
+}
+
+// isOID reports whether s is a full SHA-1 object id.
+func isOID(s string) bool {
+	return len(s) == 40 && strings.Trim(s, "0123456789abcdef") == ""
+}
