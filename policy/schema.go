@@ -1,0 +1,310 @@
+package policy
+
+import (
+	_ "embed"
+	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Schema is the JSON Schema of the policy file, as published.
+//
+//go:embed schema.json
+var Schema []byte
+
+func (d *decoder) policy(n *yaml.Node, p *Policy) {
+	version := false
+	d.mapping(n, "the policy", map[string]field{
+		"version": func(v *yaml.Node) {
+			version = true
+			if v.Tag != "!!int" || v.Value != "1" {
+				d.fail(v, "version is %s: this kick reads version %d", kind(v), Version)
+			}
+			p.Version = Version
+		},
+		"changes": func(v *yaml.Node) { d.changes(v, &p.Changes) },
+		"secrets": func(v *yaml.Node) { d.secrets(v, &p.Secrets) },
+		"egress":  func(v *yaml.Node) { d.egress(v, &p.Egress) },
+	})
+	if !version && n.Kind == yaml.MappingNode {
+		d.fail(n, "version is missing: begin with \"version: %d\"", Version)
+	}
+}
+
+func (d *decoder) changes(n *yaml.Node, c *Changes) {
+	d.mapping(n, "changes", map[string]field{
+		"rules":      func(v *yaml.Node) { c.Rules = d.rules(v) },
+		"limits":     func(v *yaml.Node) { c.Limits = d.limits(v) },
+		"allow_only": func(v *yaml.Node) { c.AllowOnly = d.globs(v, "allow_only") },
+		"co_authors": func(v *yaml.Node) { c.CoAuthors = d.strs(v, "co_authors", checkMail) },
+		"protect": func(v *yaml.Node) {
+			d.list(v, "protect", func(v *yaml.Node) { c.Protect = append(c.Protect, d.protect(v)) })
+		},
+		"exceptions": func(v *yaml.Node) {
+			d.list(v, "exceptions", func(v *yaml.Node) { c.Exceptions = append(c.Exceptions, d.exception(v)) })
+		},
+		"scopes": func(v *yaml.Node) {
+			d.list(v, "scopes", func(v *yaml.Node) { c.Scopes = append(c.Scopes, d.scope(v)) })
+		},
+	})
+}
+
+func (d *decoder) rules(n *yaml.Node) map[string]Level {
+	out := map[string]Level{}
+	d.pairs(n, "rules", func(k, v *yaml.Node) {
+		if d.changeable(k, k.Value) {
+			out[k.Value] = d.level(v, "the level of "+k.Value, Block, Review, Report)
+		}
+	})
+	return out
+}
+
+// changeable checks that id is a rule whose level a policy may change.
+func (d *decoder) changeable(n *yaml.Node, id string) bool {
+	r, ok := byID[id]
+	switch {
+	case !ok:
+		d.fail(n, "there is no rule %q: the rules are %s", id, strings.Join(changeableIDs(), ", "))
+	case r.Fixed:
+		d.fail(n, "rule %q has a fixed level, since later checks rely on it: remove this entry", id)
+	default:
+		return true
+	}
+	return false
+}
+
+func changeableIDs() []string {
+	var ids []string
+	for _, r := range rules {
+		if !r.Fixed {
+			ids = append(ids, r.ID)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+func (d *decoder) limits(n *yaml.Node) (l Limits) {
+	d.mapping(n, "limits", map[string]field{
+		"files":       func(v *yaml.Node) { l.Files = int(d.count(v, "files")) },
+		"file_bytes":  func(v *yaml.Node) { l.FileBytes = d.size(v, "file_bytes") },
+		"total_bytes": func(v *yaml.Node) { l.TotalBytes = d.size(v, "total_bytes") },
+		"commits":     func(v *yaml.Node) { l.Commits = int(d.count(v, "commits")) },
+	})
+	return l
+}
+
+func (d *decoder) protect(n *yaml.Node) Protect {
+	p := Protect{Level: Block}
+	d.mapping(n, "an entry of protect", map[string]field{
+		"paths":  func(v *yaml.Node) { p.Paths = d.globs(v, "paths") },
+		"level":  func(v *yaml.Node) { p.Level = d.level(v, "level", Block, Review, Report) },
+		"reason": func(v *yaml.Node) { p.Reason, _ = d.str(v, "reason") },
+	})
+	d.need(n, "an entry of protect", "paths", p.Paths != nil)
+	d.need(n, "an entry of protect", "reason", d.has(n, "reason"))
+	return p
+}
+
+func (d *decoder) exception(n *yaml.Node) Exception {
+	e := Exception{Level: Report}
+	d.mapping(n, "an exception", map[string]field{
+		"rule": func(v *yaml.Node) {
+			if s, ok := d.str(v, "rule"); ok && d.changeable(v, s) {
+				e.Rule = s
+			}
+		},
+		"paths":   func(v *yaml.Node) { e.Paths = d.globs(v, "paths") },
+		"level":   func(v *yaml.Node) { e.Level = d.level(v, "level", Review, Report) },
+		"repos":   func(v *yaml.Node) { e.Repos = d.strs(v, "repos", nil) },
+		"agents":  func(v *yaml.Node) { e.Agents = d.strs(v, "agents", nil) },
+		"reason":  func(v *yaml.Node) { e.Reason, _ = d.str(v, "reason") },
+		"expires": func(v *yaml.Node) { e.Expires = d.date(v) },
+	})
+	for _, key := range []string{"rule", "reason", "expires"} {
+		d.need(n, "an exception", key, d.has(n, key))
+	}
+	return e
+}
+
+func (d *decoder) scope(n *yaml.Node) (s Scope) {
+	d.mapping(n, "a scope", map[string]field{
+		"repos":      func(v *yaml.Node) { s.Repos = d.strs(v, "repos", nil) },
+		"agents":     func(v *yaml.Node) { s.Agents = d.strs(v, "agents", nil) },
+		"rules":      func(v *yaml.Node) { s.Rules = d.rules(v) },
+		"limits":     func(v *yaml.Node) { s.Limits = d.limits(v) },
+		"allow_only": func(v *yaml.Node) { s.AllowOnly = d.globs(v, "allow_only") },
+	})
+	d.need(n, "a scope", "repos or agents", d.has(n, "repos") || d.has(n, "agents"))
+	return s
+}
+
+func (d *decoder) secrets(n *yaml.Node, s *Secrets) {
+	d.mapping(n, "secrets", map[string]field{
+		"certain":  func(v *yaml.Node) { s.Certain = d.level(v, "certain", Block, Review, Report) },
+		"possible": func(v *yaml.Node) { s.Possible = d.level(v, "possible", Block, Review, Report) },
+		"exceptions": func(v *yaml.Node) {
+			d.list(v, "exceptions", func(v *yaml.Node) { s.Exceptions = append(s.Exceptions, d.secretException(v)) })
+		},
+	})
+}
+
+func (d *decoder) secretException(n *yaml.Node) (e SecretException) {
+	d.mapping(n, "an exception", map[string]field{
+		"fingerprint": func(v *yaml.Node) { e.Fingerprint, _ = d.str(v, "fingerprint") },
+		"repos":       func(v *yaml.Node) { e.Repos = d.strs(v, "repos", nil) },
+		"agents":      func(v *yaml.Node) { e.Agents = d.strs(v, "agents", nil) },
+		"reason":      func(v *yaml.Node) { e.Reason, _ = d.str(v, "reason") },
+		"expires":     func(v *yaml.Node) { e.Expires = d.date(v) },
+	})
+	for _, key := range []string{"fingerprint", "reason", "expires"} {
+		d.need(n, "an exception", key, d.has(n, key))
+	}
+	return e
+}
+
+func (d *decoder) egress(n *yaml.Node, e *Egress) {
+	d.mapping(n, "egress", map[string]field{
+		"presets": func(v *yaml.Node) { e.Presets = d.strs(v, "presets", checkWord) },
+		"hosts":   func(v *yaml.Node) { d.list(v, "hosts", func(v *yaml.Node) { e.Hosts = append(e.Hosts, d.host(v)) }) },
+		"models": func(v *yaml.Node) {
+			d.list(v, "models", func(v *yaml.Node) { e.Models = append(e.Models, d.model(v)) })
+		},
+	})
+}
+
+func (d *decoder) host(n *yaml.Node) (h Host) {
+	d.mapping(n, "a host", map[string]field{
+		"host": func(v *yaml.Node) {
+			s, ok := d.str(v, "host")
+			if ok && !hostName.MatchString(s) {
+				d.fail(v, "host %q is no DNS name: write it in lower case without scheme, port or path, with \"*.\" in front for all below it", s)
+			}
+			h.Host = s
+		},
+		"ports": func(v *yaml.Node) {
+			d.list(v, "ports", func(v *yaml.Node) {
+				port := d.count(v, "a port")
+				if port > 65535 {
+					d.fail(v, "port %d is above 65535", port)
+				}
+				h.Ports = append(h.Ports, int(port))
+			})
+		},
+		"methods": func(v *yaml.Node) { h.Methods = d.strs(v, "methods", checkMethod) },
+		"paths":   func(v *yaml.Node) { h.Paths = d.strs(v, "paths", checkURLPath) },
+		"reason":  func(v *yaml.Node) { h.Reason, _ = d.str(v, "reason") },
+	})
+	d.need(n, "a host", "host", d.has(n, "host"))
+	return h
+}
+
+func (d *decoder) model(n *yaml.Node) (m Model) {
+	d.mapping(n, "a model", map[string]field{
+		"provider": func(v *yaml.Node) {
+			s, ok := d.str(v, "provider")
+			if ok && checkWord(s) != nil {
+				d.fail(v, "provider: %v", checkWord(s))
+			}
+			m.Provider = s
+		},
+		"endpoint": func(v *yaml.Node) {
+			s, ok := d.str(v, "endpoint")
+			if ok {
+				if err := checkEndpoint(s); err != nil {
+					d.fail(v, "endpoint: %v", err)
+				}
+			}
+			m.Endpoint = s
+		},
+		"names": func(v *yaml.Node) { m.Names = d.strs(v, "names", nil) },
+		"key_env": func(v *yaml.Node) {
+			s, ok := d.str(v, "key_env")
+			if ok && !envName.MatchString(s) {
+				d.fail(v, "key_env %q is no variable name: write the variable's name, never the key itself", s)
+			}
+			m.KeyEnv = s
+		},
+		"requests": func(v *yaml.Node) { m.Requests = int(d.count(v, "requests")) },
+		"tokens":   func(v *yaml.Node) { m.Tokens = d.count(v, "tokens") },
+	})
+	d.need(n, "a model", "provider", d.has(n, "provider"))
+	return m
+}
+
+func (d *decoder) date(n *yaml.Node) Date {
+	t, err := time.Parse(time.DateOnly, n.Value)
+	if n.Kind != yaml.ScalarNode || err != nil {
+		d.fail(n, "expires is %s: write a day as 2006-01-02", kind(n))
+	}
+	return Date{t}
+}
+
+func (d *decoder) has(n *yaml.Node, key string) bool {
+	for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Value == key {
+			return true
+		}
+	}
+	return false
+}
+
+func (d *decoder) need(n *yaml.Node, what, key string, ok bool) {
+	if !ok && n.Kind == yaml.MappingNode {
+		d.fail(n, "%s has no %s: add it", what, key)
+	}
+}
+
+var (
+	hostName = regexp.MustCompile(`^(\*\.)?([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	envName  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
+	word     = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
+	mail     = regexp.MustCompile(`^[^\s<>@]+@[^\s<>@]+$`)
+	methods  = []string{"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"}
+)
+
+func checkWord(s string) error {
+	if !word.MatchString(s) {
+		return fmt.Errorf("%q is no name: write lower-case letters, digits and dashes", s)
+	}
+	return nil
+}
+
+func checkMail(s string) error {
+	if !mail.MatchString(s) {
+		return fmt.Errorf("%q is no e-mail address: write it without name or brackets", s)
+	}
+	return nil
+}
+
+func checkMethod(s string) error {
+	if !slices.Contains(methods, s) {
+		return fmt.Errorf("%q is no method: write %s", s, strings.Join(methods, ", "))
+	}
+	return nil
+}
+
+func checkURLPath(s string) error {
+	if !strings.HasPrefix(s, "/") || strings.ContainsAny(s, "?#\\ ") || strings.Contains(s, "/../") {
+		return fmt.Errorf("%q is no path prefix: begin with / and leave queries out", s)
+	}
+	return nil
+}
+
+func checkEndpoint(s string) error {
+	u, err := url.Parse(s)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%q is no URL: %w", s, err)
+	case u.Scheme != "https" && !(u.Scheme == "http" && (u.Hostname() == "127.0.0.1" || u.Hostname() == "localhost" || u.Hostname() == "::1")):
+		return fmt.Errorf("%q is not https: use https, or http to a loopback host", s)
+	case u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
+		return fmt.Errorf("%q has no host, or has a user, query or fragment: write scheme, host and path alone", s)
+	}
+	return nil
+}
