@@ -60,11 +60,18 @@ type Request struct {
 	Image        string
 	AcceptWeaker []string
 
+	// WorkspaceDir is where the live workspace is made, in a directory of the
+	// kick's id. Empty: in the state directory.
+	WorkspaceDir string
+
 	Identity workspace.Identity
 	Policy   *policy.Policy
 	// Held are the values of the credentials that this process holds, by name.
 	// They must not leave through the agent's work.
 	Held map[string]string
+
+	// Notes are shown with the outcome.
+	Notes []string
 
 	// Output gets the agent's output, escaped for a terminal. May be nil.
 	Output io.Writer

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/kickhq/kick/policy"
@@ -31,7 +32,10 @@ func (m *Manager) Recover(ctx context.Context, id string) (Outcome, error) {
 		return Outcome{}, errors.Join(err, k.close())
 	}
 	get := func(event, name string) string { v, _ := field(entries, event, name); return v }
-	r := &run{m: m, k: k, start: time.Now()}
+	r := &run{m: m, k: k, start: time.Now(), work: get("kick", "work")}
+	if r.work == "" {
+		r.work = k.Path("work")
+	}
 	r.req.Runtime = get("kick", "runtime")
 	r.out = Outcome{
 		ID: id, Agent: get("kick", "agent"), Repo: get("kick", "repo"),
@@ -57,7 +61,7 @@ func (m *Manager) Recover(ctx context.Context, id string) (Outcome, error) {
 
 // salvage takes the work out of a live workspace that a dead kick left.
 func (r *run) salvage(ctx context.Context, mirror string) error {
-	if _, err := os.Lstat(r.k.Path("work")); errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Lstat(r.work); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	sink, err := workspace.NewDirSink(r.k.Path("out"), artifactsMax(sandbox.Limits{}))
@@ -65,7 +69,7 @@ func (r *run) salvage(ctx context.Context, mirror string) error {
 		return err
 	}
 	r.sink = sink
-	if _, err := os.Lstat(r.k.Path("work/.git")); errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Lstat(filepath.Join(r.work, ".git")); errors.Is(err, os.ErrNotExist) {
 		// The kick died before its workspace was whole: no agent ran in it.
 		r.takeWork(sandbox.Result{})
 		return nil
@@ -75,7 +79,7 @@ func (r *run) salvage(ctx context.Context, mirror string) error {
 		return fmt.Errorf("kick %s ran on runtime %q, which this kick does not know", r.k.ID, r.req.Runtime)
 	}
 	res, err := workspace.Salvage(ctx, launcher, workspace.SalvageRequest{
-		ID: r.k.ID, Agent: r.out.Agent, Dir: r.k.Path("work"), Mirror: mirror, BaseOID: r.out.BaseCommit, Sink: sink,
+		ID: r.k.ID, Agent: r.out.Agent, Dir: r.work, Mirror: mirror, BaseOID: r.out.BaseCommit, Sink: sink,
 	})
 	if err != nil {
 		return fmt.Errorf("salvage kick %s: %w", r.k.ID, err)

@@ -28,13 +28,16 @@ func (m *Manager) Run(ctx context.Context, req Request) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, err
 	}
-	r := &run{m: m, k: k, req: req, start: time.Now()}
+	r := &run{m: m, k: k, req: req, start: time.Now(), work: k.Path("work")}
+	if req.WorkspaceDir != "" {
+		r.work = filepath.Join(req.WorkspaceDir, k.ID)
+	}
 	r.out = Outcome{
 		ID: k.ID, Agent: req.Agent, Repo: req.Source.Repo, Base: req.Source.Base,
-		Findings: []policy.Finding{}, Timings: map[string]float64{}, Started: r.start.UTC(),
+		Findings: []policy.Finding{}, Timings: map[string]float64{}, Started: r.start.UTC(), Notes: req.Notes,
 	}
 	if err := k.Journal.Note("kick", map[string]string{
-		"agent": req.Agent, "runtime": req.Runtime, "repo": req.Source.Repo, "base": req.Source.Base, "version": m.Version,
+		"agent": req.Agent, "runtime": req.Runtime, "repo": req.Source.Repo, "base": req.Source.Base, "work": r.work, "version": m.Version,
 	}); err != nil {
 		r.fail(Internal, err)
 	} else {
@@ -51,6 +54,7 @@ type run struct {
 	out   Outcome
 	start time.Time
 
+	work    string // the live workspace
 	base    *workspace.Base
 	sink    *workspace.DirSink
 	removal chan error // result of the live workspace's removal, once begun
@@ -113,7 +117,7 @@ func (r *run) prepare(ctx context.Context) (string, error) {
 	r.out.Base, r.out.BaseCommit = base.Branch, base.OID
 	r.out.Notes = append(r.out.Notes, base.Notes...)
 	task := workspace.Task{ID: r.k.ID, Agent: r.req.Agent, Prompt: r.req.Prompt, Identity: r.req.Identity}
-	if err := workspace.Prepare(ctx, r.k.Path("work"), base, task); err != nil {
+	if err := workspace.Prepare(ctx, r.work, base, task); err != nil {
 		return "", err
 	}
 	if r.sink, err = workspace.NewDirSink(r.k.Path("out"), artifactsMax(r.req.Limits)); err != nil {
@@ -155,7 +159,7 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 		ID: r.k.ID, Agent: r.req.Agent, Image: r.req.Image,
 		Command: r.req.Command, Env: r.environment(),
 		Workspace: sandbox.Workspace{
-			Dir: r.k.Path("work"), BaseOID: r.base.OID, Objects: filepath.Join(r.base.Mirror, "objects"), Sink: r.sink,
+			Dir: r.work, BaseOID: r.base.OID, Objects: filepath.Join(r.base.Mirror, "objects"), Sink: r.sink,
 		},
 		Network: r.req.Network, Limits: r.req.Limits, ProgramDirs: r.req.ProgramDirs, AcceptWeaker: r.req.AcceptWeaker,
 		Stdout: stdout, Stderr: stderr,
@@ -335,7 +339,7 @@ func (r *run) takeWork(res sandbox.Result) {
 		return
 	}
 	r.removal = make(chan error, 1)
-	go func() { r.removal <- workspace.Remove(r.k.Path("work")) }()
+	go func() { r.removal <- workspace.Remove(r.work) }()
 }
 
 // codeFor is code unless the context was cancelled, which explains any error.
@@ -381,8 +385,8 @@ func (r *run) kept() string {
 			}
 		}
 	}
-	if _, err := os.Lstat(filepath.Join(r.k.Path("work"), ".git")); err == nil {
-		return r.k.Path("work")
+	if _, err := os.Lstat(filepath.Join(r.work, ".git")); err == nil {
+		return r.work
 	}
 	return ""
 }

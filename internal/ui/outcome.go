@@ -5,9 +5,11 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/kickhq/kick/internal/doctor"
 	"github.com/kickhq/kick/internal/escape"
 	"github.com/kickhq/kick/manager"
 	"github.com/kickhq/kick/policy"
+	"github.com/kickhq/kick/sandbox"
 	"github.com/kickhq/kick/workspace"
 )
 
@@ -145,4 +147,29 @@ func Place(f policy.Finding) string {
 		parts = append(parts, fmt.Sprintf("commit %.12s", f.Commit))
 	}
 	return strings.Join(parts, ", ")
+}
+
+// Check prints one of doctor's checks.
+func (p *Printer) Check(c doctor.Check) {
+	mark := p.Paint(Green, "✓")
+	if !c.OK {
+		mark = p.Paint(Red, "✗")
+	}
+	p.Linef("%s %-20s %s", mark, c.Name, escape.String(c.Found))
+	if !c.OK && c.Remedy != "" {
+		p.Linef("  %-20s → %s", "", escape.String(c.Remedy))
+	}
+}
+
+// Isolation prints the properties that a sandbox had.
+func (p *Printer) Isolation(iso sandbox.Isolation) {
+	if len(iso.Properties) == 0 {
+		return
+	}
+	p.Linef("")
+	p.Linef("  isolation (%s)", iso.Runtime)
+	for _, prop := range iso.Properties {
+		st := map[sandbox.Status]Style{sandbox.Enforced: Green, sandbox.Missing: Red, sandbox.Accepted: Amber, sandbox.NotRequested: Dim}[prop.Status]
+		p.Linef("    %s %-20s %s", p.Paint(st, fmt.Sprintf("%-15s", prop.Status)), prop.Name, p.Paint(Dim, escape.String(prop.Evidence)))
+	}
 }

@@ -1,0 +1,34 @@
+package main
+
+import (
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kickhq/kick/manager"
+)
+
+func newDiff(g *globals) *cobra.Command {
+	var stat bool
+	c := &cobra.Command{
+		Use:   "diff ID",
+		Short: "Show what a kick's commits change",
+		Long: `Show the difference between the base and a kick's last commit, published or
+kept, with control characters escaped. It is read from the kept bundle in a
+fresh quarantine. ID may be a prefix, or "last".`,
+		Args: args(cobra.ExactArgs(1)),
+		RunE: func(c *cobra.Command, a []string) error {
+			state, err := g.state()
+			if err != nil {
+				return err
+			}
+			id, err := state.Find(a[0])
+			if err != nil {
+				return usageError{err}
+			}
+			return manager.Diff(c.Context(), state, id, stat, os.Stdout)
+		},
+	}
+	c.Flags().BoolVar(&stat, "stat", false, "names and counts only")
+	return c
+}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kickhq/kick/manager"
+)
+
+func newGC(g *globals) *cobra.Command {
+	var olderThan, mirrors time.Duration
+	c := &cobra.Command{
+		Use:   "gc",
+		Short: "End dead kicks, keep their work, and clean up",
+		Long: `End kicks whose process died: their work is taken out of the live workspace
+and kept, and what their sandboxes left behind is removed. Mirrors that no kick
+used for a while go too. Kept work is only removed with --older-than.`,
+		Args: args(cobra.NoArgs),
+		RunE: func(c *cobra.Command, _ []string) error {
+			if olderThan < 0 || mirrors < 0 {
+				return usagef("--older-than and --mirrors want a positive duration, e.g. 720h")
+			}
+			state, err := g.state()
+			if err != nil {
+				return err
+			}
+			shim, err := loadShim()
+			if err != nil {
+				return err
+			}
+			m, err := manager.New(state, shim, version)
+			if err != nil {
+				return err
+			}
+			rep, err := m.GC(c.Context(), olderThan, mirrors)
+			if err != nil {
+				return err
+			}
+			for _, o := range rep.Recovered {
+				fmt.Printf("recovered %s  %s  %s\n", o.ID, o.Outcome, o.KeptAt)
+			}
+			for _, id := range rep.Running {
+				fmt.Printf("running   %s\n", id)
+			}
+			for _, name := range rep.Removed {
+				fmt.Printf("removed   %s\n", name)
+			}
+			if len(rep.Problems) > 0 {
+				var errs []error
+				for _, p := range rep.Problems {
+					errs = append(errs, errors.New(p))
+				}
+				return errors.Join(errs...)
+			}
+			return nil
+		},
+	}
+	c.Flags().DurationVar(&olderThan, "older-than", 0, "also remove kicks that ended this long ago, with their kept work")
+	c.Flags().DurationVar(&mirrors, "mirrors", 30*24*time.Hour, "remove mirrors that were not used for this long")
+	return c
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kickhq/kick/internal/ui"
+	"github.com/kickhq/kick/manager"
+	"github.com/kickhq/kick/workspace"
+)
+
+func newSalvage(g *globals) *cobra.Command {
+	return &cobra.Command{
+		Use:   "salvage ID",
+		Short: "Show the kept work of a kick, and how to get it back",
+		Long: `Show the work that is kept of a kick, and the commands that get it back. The
+work of a kick whose process died is first taken out of its live workspace, by
+a fresh sandbox that sees it read-only. ID may be a prefix, or "last".`,
+		Args: args(cobra.ExactArgs(1)),
+		RunE: func(c *cobra.Command, a []string) error {
+			state, err := g.state()
+			if err != nil {
+				return err
+			}
+			id, err := state.Find(a[0])
+			if err != nil {
+				return usageError{err}
+			}
+			shim, err := loadShim()
+			if err != nil {
+				return err
+			}
+			m, err := manager.New(state, shim, version)
+			if err != nil {
+				return err
+			}
+			o, err := m.Recover(c.Context(), id)
+			if errors.Is(err, manager.ErrBusy) {
+				return usagef("kick %s is still running: wait for it, or end its process first", id)
+			}
+			if err != nil {
+				return err
+			}
+			p := ui.New(os.Stdout)
+			if o.KeptAt == "" {
+				p.Linef("nothing is kept of kick %s: it ended as %s and left no work that is not on the remote", id, o.Outcome)
+				return nil
+			}
+			p.Linef("kick %s ended as %s; its work is in %s", id, o.Outcome, o.KeptAt)
+			work, err := manager.DescribeWork(c.Context(), state, id)
+			if err != nil {
+				p.Linef("the bundle cannot be read: %v", err)
+			}
+			for _, line := range work {
+				p.Linef("  %s", line)
+			}
+			p.Linef("")
+			for _, cmd := range workspace.RestoreCommands(state.KickDir(id)) {
+				fmt.Println(cmd)
+			}
+			return nil
+		},
+	}
+}

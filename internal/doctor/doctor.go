@@ -1,0 +1,140 @@
+// Package doctor checks a host: a list of small named checks, each with what
+// was found and what to do.
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+
+	"github.com/kickhq/kick/internal/gitcmd"
+	"github.com/kickhq/kick/manager"
+	"github.com/kickhq/kick/sandbox"
+)
+
+// Check is the result of one check.
+type Check struct {
+	Name   string `json:"name"`
+	OK     bool   `json:"ok"`
+	Found  string `json:"found"`            // what was seen
+	Remedy string `json:"remedy,omitempty"` // what to do, if it is not OK
+	// Isolation marks a property of the sandbox.
+	Isolation bool `json:"isolation,omitempty"`
+}
+
+// minFree is the free space below which a kick may not get far: a mirror, a
+// work tree and a bundle of a middling repository.
+const minFree = 1 << 30
+
+// Run runs all checks. stateDir may be empty for the default.
+func Run(ctx context.Context, stateDir string, shim []byte, shimErr error) []Check {
+	checks := []Check{git(ctx), state(stateDir), shimCheck(shim, shimErr)}
+	if shimErr == nil {
+		checks = append(checks, embedded(ctx, shim)...)
+	}
+	return checks
+}
+
+// ExitCode is 0 when all is well, 14 when isolation is not provable, else 1.
+func ExitCode(checks []Check) int {
+	code := 0
+	for _, c := range checks {
+		if c.OK {
+			continue
+		}
+		if c.Isolation {
+			return manager.NotIsolated.ExitCode()
+		}
+		code = manager.Internal.ExitCode()
+	}
+	return code
+}
+
+func git(ctx context.Context) Check {
+	c := Check{Name: "git"}
+	path, err := gitcmd.Path()
+	if err != nil {
+		c.Found, c.Remedy = "not found", "Install git 2.39 or newer."
+		return c
+	}
+	out, err := exec.CommandContext(ctx, path, "version").Output()
+	if err != nil {
+		c.Found, c.Remedy = err.Error(), "Install a working git 2.39 or newer."
+		return c
+	}
+	version := strings.TrimPrefix(strings.TrimSpace(string(out)), "git version ")
+	c.Found = version + " at " + path
+	var major, minor int
+	if _, err := fmt.Sscanf(version, "%d.%d", &major, &minor); err != nil || major < 2 || major == 2 && minor < 39 {
+		c.Remedy = "Install git 2.39 or newer: older ones lack the object checks that the push broker relies on."
+		return c
+	}
+	c.OK = true
+	return c
+}
+
+func state(dir string) Check {
+	c := Check{Name: "state directory", Found: dir}
+	var err error
+	if dir == "" {
+		if dir, err = manager.DefaultStateDir(); err != nil {
+			c.Remedy = err.Error()
+			return c
+		}
+	}
+	s, err := manager.OpenState(dir)
+	if err != nil {
+		c.Found, c.Remedy = dir, err.Error()
+		return c
+	}
+	c.Found = s.Dir
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs(s.Dir, &fs); err == nil {
+		free := fs.Bavail * uint64(fs.Bsize)
+		c.Found += fmt.Sprintf(", %.1f GiB free", float64(free)/(1<<30))
+		if free < minFree {
+			c.Remedy = "Free some space, or pass --state-dir DIR on a larger file system."
+			return c
+		}
+	}
+	c.OK = true
+	return c
+}
+
+func shimCheck(shim []byte, err error) Check {
+	if err != nil {
+		return Check{Name: "shim", Found: "none", Remedy: err.Error()}
+	}
+	return Check{Name: "shim", OK: true, Found: fmt.Sprintf("%.1f MiB", float64(len(shim))/(1<<20))}
+}
+
+// embedded proves the properties of the embedded sandbox on a live one.
+func embedded(ctx context.Context, shim []byte) []Check {
+	l, err := manager.NewEmbedded(shim)
+	if err != nil {
+		return []Check{{Name: "embedded sandbox", Isolation: true, Found: err.Error(), Remedy: "See the message."}}
+	}
+	iso, err := l.Preflight(ctx)
+	var checks []Check
+	for _, p := range iso.Properties {
+		checks = append(checks, Check{
+			Name: p.Name, OK: p.Status != sandbox.Missing, Found: fmt.Sprintf("%s: %s", p.Status, p.Evidence), Remedy: p.Remedy, Isolation: true,
+		})
+	}
+	if err != nil && len(iso.Missing()) == 0 {
+		c := Check{Name: "embedded sandbox", Isolation: true, Found: err.Error()}
+		var se *sandbox.Error
+		if errors.As(err, &se) {
+			c.Remedy = se.Remedy
+		}
+		checks = append(checks, c)
+	}
+	if len(checks) == 0 {
+		checks = []Check{{Name: "embedded sandbox", Isolation: true, Found: "nothing was proved", Remedy: "Report this with the output of `kick doctor -o json` and " + os.Args[0] + " version."}}
+	}
+	return checks
+}

@@ -1,0 +1,301 @@
+// Package request turns a command line, kick.yaml and the checkout that a
+// person stands in into one manager.Request. Every mistake is found here,
+// before anything runs.
+package request
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kickhq/kick/internal/checkout"
+	"github.com/kickhq/kick/internal/config"
+	"github.com/kickhq/kick/internal/credential"
+	"github.com/kickhq/kick/manager"
+	"github.com/kickhq/kick/policy"
+	"github.com/kickhq/kick/sandbox"
+	"github.com/kickhq/kick/workspace"
+)
+
+// Options are the command line's.
+type Options struct {
+	Repo, Base, Agent       string
+	ConfigPath, PolicyPath  string
+	Runtime                 string
+	Prompt                  string
+	Timeout                 time.Duration
+	Publish                 string
+	AcceptReview            bool
+	Network                 string
+	Env                     []string // NAME=VALUE
+	Memory, Disk            string   // sizes, e.g. 4GiB
+	Processes               int
+	CPUs                    float64
+	ProgramDirs             []string
+	AcceptWeaker            []string
+	GitHubAppID             string
+	GitHubAppKey, GitHubAPI string
+	Command                 []string
+	// Set tells whether a flag was given, by its long name.
+	Set func(flag string) bool
+}
+
+// maxPrompt bounds a prompt: what fits into a model's context is far less.
+const maxPrompt = 1 << 20
+
+// ReadPrompt reads a prompt from a file, or from standard input for "-".
+func ReadPrompt(path string) (string, error) {
+	f := os.Stdin
+	if path != "-" {
+		var err error
+		if f, err = os.Open(path); err != nil {
+			return "", fmt.Errorf("read the prompt: %w", err)
+		}
+		defer f.Close()
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxPrompt+1))
+	if err != nil {
+		return "", fmt.Errorf("read the prompt: %w", err)
+	}
+	if len(b) > maxPrompt {
+		return "", fmt.Errorf("the prompt in %s is larger than 1 MiB: shorten it, or put the material into the repository", path)
+	}
+	return string(b), nil
+}
+
+var agentName = regexp.MustCompile(`^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$`)
+
+// Build makes the request. Its errors are the user's to mend.
+func Build(ctx context.Context, o Options) (manager.Request, error) {
+	req := manager.Request{
+		Agent: o.Agent, Prompt: o.Prompt, Command: o.Command, AcceptReview: o.AcceptReview,
+		ProgramDirs: o.ProgramDirs, AcceptWeaker: o.AcceptWeaker,
+	}
+	agent, err := configured(o)
+	if err != nil {
+		return req, err
+	}
+	if agent != nil {
+		if err := apply(&req, &o, *agent); err != nil {
+			return req, err
+		}
+	}
+	if req.Agent == "" {
+		req.Agent = "agent"
+	}
+	if !agentName.MatchString(req.Agent) {
+		return req, fmt.Errorf("--agent %q: an agent's name becomes part of a branch name; use up to 63 lower-case letters, digits, - and _", req.Agent)
+	}
+	if len(req.Command) == 0 {
+		return req, errors.New("no command for the agent: give one after --, as in `kick run -- ./agent`, or name an agent of kick.yaml with --agent")
+	}
+	if len(o.Prompt) > maxPrompt {
+		return req, errors.New("--prompt is larger than 1 MiB: shorten it, or put the material into the repository")
+	}
+	if err := settings(&req, o); err != nil {
+		return req, err
+	}
+	if req.Policy, err = loadPolicy(o.PolicyPath); err != nil {
+		return req, err
+	}
+	req.Identity = manager.DefaultIdentity(req.Agent)
+	if err := places(ctx, &req, o); err != nil {
+		return req, err
+	}
+	req.Held = held(os.Environ())
+	return req, target(&req, o)
+}
+
+func loadPolicy(path string) (*policy.Policy, error) {
+	if path == "" {
+		return policy.Default(), nil
+	}
+	return policy.Load(path)
+}
+
+// configured returns the agent's settings in kick.yaml, or nil if there is no
+// such file and the command line says it all.
+func configured(o Options) (*config.Resolved, error) {
+	path := o.ConfigPath
+	if path == "" {
+		var err error
+		path, err = config.Find(".")
+		if errors.Is(err, fs.ErrNotExist) || (err == nil && o.Agent == "") {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	c, err := config.Load(path)
+	if err != nil {
+		return nil, err
+	}
+	if o.Agent == "" {
+		return nil, fmt.Errorf("--config is given, but no agent: pass --agent with one of %s", strings.Join(c.Names(), ", "))
+	}
+	r, err := c.Agent(o.Agent)
+	if err != nil {
+		if len(o.Command) > 0 && o.ConfigPath == "" {
+			return nil, nil // a name for an agent of the command line's own
+		}
+		return nil, err
+	}
+	if err := r.Runnable(); err != nil {
+		return nil, err
+	}
+	return &r, nil
+}
+
+// apply takes over what kick.yaml says, below what the command line says.
+func apply(req *manager.Request, o *Options, r config.Resolved) error {
+	if len(req.Command) == 0 {
+		req.Command = r.Command.Value
+	}
+	fill := func(dst *string, v string) {
+		if *dst == "" {
+			*dst = v
+		}
+	}
+	fill(&o.Repo, r.Repo.Value)
+	fill(&o.Base, r.Base.Value)
+	fill(&o.Publish, r.Publish.Value)
+	fill(&o.Runtime, r.Runtime.Value)
+	fill(&o.Network, string(r.NetworkMode.Value))
+	if !o.Set("timeout") {
+		o.Timeout = r.Timeout.Value
+	}
+	req.Limits = r.Limits()
+	req.WorkspaceDir = r.WorkspaceDir.Value
+	req.Image = r.Image.Value
+	env, err := r.Env(os.LookupEnv)
+	req.Env = env
+	return err
+}
+
+// settings checks and takes over the plain flags.
+func settings(req *manager.Request, o Options) error {
+	req.Runtime = o.Runtime
+	if req.Runtime == "" {
+		req.Runtime = "embedded"
+	}
+	if !slices.Contains(config.Runtimes, req.Runtime) {
+		return fmt.Errorf("--runtime %s: this kick knows %s", req.Runtime, strings.Join(config.Runtimes, ", "))
+	}
+	switch req.Network = sandbox.NetworkMode(o.Network); req.Network {
+	case "":
+		req.Network = sandbox.NetworkRestricted
+	case sandbox.NetworkNone, sandbox.NetworkRestricted:
+	default:
+		return fmt.Errorf("--network %s: want restricted or none; no other mode keeps the agent off the network", o.Network)
+	}
+	if o.Timeout <= 0 {
+		return fmt.Errorf("--timeout %s: want a positive duration, e.g. 45m", o.Timeout)
+	}
+	req.Limits.Wall = o.Timeout
+	var err error
+	size := func(flag, v string, dst *int64) {
+		if v == "" {
+			return
+		}
+		n, perr := config.ParseSize(v)
+		if perr != nil {
+			err = errors.Join(err, fmt.Errorf("--%s %s: %w", flag, v, perr))
+		}
+		*dst = n
+	}
+	size("memory", o.Memory, &req.Limits.Memory)
+	size("disk", o.Disk, &req.Limits.Disk)
+	if o.Processes < 0 || o.CPUs < 0 {
+		err = errors.Join(err, errors.New("--processes and --cpus want positive numbers"))
+	}
+	if o.Processes > 0 {
+		req.Limits.Processes = o.Processes
+	}
+	if o.CPUs > 0 {
+		req.Limits.CPUs = o.CPUs
+	}
+	if len(o.Env) > 0 && req.Env == nil {
+		req.Env = map[string]string{}
+	}
+	for _, kv := range o.Env {
+		name, value, ok := strings.Cut(kv, "=")
+		switch {
+		case !ok || name == "":
+			err = errors.Join(err, fmt.Errorf("--env %s: want NAME=VALUE", name))
+		case credential.IsName(name) && value != credential.DummyKey:
+			err = errors.Join(err, fmt.Errorf("--env %s: that is the name of a credential, and no credential enters a sandbox: leave it out", name))
+		case credential.LooksLike(value):
+			err = errors.Join(err, fmt.Errorf("--env %s: its value looks like %s, and no credential enters a sandbox: leave it out", name, credential.Kind(value)))
+		default:
+			req.Env[name] = value
+		}
+	}
+	for i, dir := range req.ProgramDirs {
+		abs, aerr := filepath.Abs(dir)
+		fi, serr := os.Stat(abs)
+		if aerr != nil || serr != nil || !fi.IsDir() {
+			err = errors.Join(err, fmt.Errorf("--program-dir %s: no such directory", dir))
+		}
+		req.ProgramDirs[i] = abs
+	}
+	return err
+}
+
+// places finds the repository and the base branch.
+func places(ctx context.Context, req *manager.Request, o Options) error {
+	req.Source = workspace.Source{Repo: o.Repo, Base: o.Base}
+	if o.Repo != "" {
+		if !strings.Contains(o.Repo, ":") {
+			abs, err := filepath.Abs(o.Repo)
+			if err != nil {
+				return fmt.Errorf("--repo %s: %w", o.Repo, err)
+			}
+			req.Source.Repo = abs
+		}
+		return nil
+	}
+	c, err := checkout.Find(ctx, ".")
+	if errors.Is(err, checkout.ErrNone) {
+		return errors.New("no repository: this is not a git checkout; change into one, or pass --repo with a URL or a path")
+	}
+	if err != nil {
+		return err
+	}
+	if req.Source.Base == "" {
+		req.Source.Base = c.Branch
+	}
+	if req.Source.Base == "" {
+		return errors.New("HEAD is detached here: pass --base with the branch to start from")
+	}
+	req.Source.Repo = c.Origin
+	if c.Origin == "" {
+		req.Source.Repo, req.LocalCheckout = c.Top, true
+	}
+	if c.Dirty {
+		req.Notes = append(req.Notes, "this checkout has uncommitted changes; the agent does not see them")
+	}
+	return nil
+}
+
+// held are the credentials in kick's own environment: their values must not
+// leave through an agent's work.
+func held(environ []string) map[string]string {
+	const tooShort = 8 // shorter values occur by chance
+	out := map[string]string{}
+	for _, kv := range environ {
+		name, value, _ := strings.Cut(kv, "=")
+		if len(value) >= tooShort && value != credential.DummyKey && (credential.IsName(name) || credential.LooksLike(value)) && !filepath.IsAbs(value) {
+			out[name] = value
+		}
+	}
+	return out
+}
