@@ -5,6 +5,8 @@ import (
 	"path"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/kickhq/kick/internal/escape"
 )
 
 // MaxPath and MaxName are the longest path and the longest name that can be
@@ -29,7 +31,7 @@ var pathRules = []Rule{{
 	Remedy: "Rename the file to a name of visible characters and amend the commit.",
 	match: onAdded(func(p string) string {
 		for i, r := range p {
-			if Control(r) || Invisible(r) {
+			if escape.Control(r) || escape.Invisible(r) {
 				return fmt.Sprintf("U+%04X at byte %d", r, i+1)
 			}
 		}
@@ -244,7 +246,7 @@ func badTarget(p, target string) string {
 		return "the target is not valid UTF-8"
 	}
 	for _, r := range target {
-		if Control(r) || Invisible(r) {
+		if escape.Control(r) || escape.Invisible(r) {
 			return fmt.Sprintf("the target has U+%04X", r)
 		}
 	}
