@@ -1,0 +1,292 @@
+package scan
+
+import (
+	"bytes"
+	"sort"
+)
+
+// view is one text to search: an item's bytes, or what was decoded from them.
+type view struct {
+	text   []byte
+	depth  int
+	parent *view
+	pieces []piece // where text comes from, in order; nil: all of it from whole
+	whole  span    // in parent
+	how    string  // "base64", …, for messages; empty for the item itself
+}
+
+type span struct{ from, to int }
+
+// piece is a decoded stretch of a view's text and where it was in the parent's.
+// Around it the text repeats a little of the parent's, so that an expression
+// sees the name before a value and what ends it.
+type piece struct {
+	at  span // in the view's text, the decoded part alone
+	raw span // in the parent's text
+	how string
+}
+
+// locate maps a hit to the item's own bytes. how names the outermost encoding,
+// ok is false if the hit lies wholly in repeated text and so is none.
+func (v *view) locate(from, to int) (at span, how string, ok bool) {
+	at = span{from, to}
+	for ; v.parent != nil; v = v.parent {
+		if v.pieces == nil {
+			at, how = v.whole, v.how
+			continue
+		}
+		i := sort.Search(len(v.pieces), func(i int) bool { return v.pieces[i].at.to > at.from })
+		if i == len(v.pieces) || v.pieces[i].at.from >= at.to {
+			return span{}, "", false
+		}
+		at, how = v.pieces[i].raw, v.pieces[i].how
+	}
+	return at, how, true
+}
+
+const (
+	// maxDepth allows an encoding within an encoding, and one of the rewrites
+	// (literals joined, zero-width characters removed) besides.
+	maxDepth = 3
+	// contextBefore and contextAfter are how much of the parent's line a piece
+	// repeats: gitleaks' longest name, 50, 20 more and an operator.
+	contextBefore, contextAfter = 96, 8
+	// minRun is the shortest stretch that is taken for base64 or hexadecimal:
+	// a secret of 12 bytes.
+	minRun = 16
+	// minPrintable is the shortest stretch of printable bytes for which decoded
+	// bytes are looked at; random bytes have one in about 1 of 20,000 runs.
+	minPrintable = 12
+)
+
+// rewriter collects the pieces of one derived view.
+type rewriter struct {
+	parent *view
+	child  view
+	budget *budget
+}
+
+// add appends decoded, found at raw in the parent.
+func (w *rewriter) add(raw span, decoded []byte, how string) {
+	if !w.budget.take(len(decoded) + contextBefore + contextAfter) {
+		return
+	}
+	text := w.parent.text
+	before := max(raw.from-contextBefore, 0)
+	if i := bytes.LastIndexByte(text[before:raw.from], '\n'); i >= 0 {
+		before += i + 1
+	}
+	c := &w.child
+	c.text = append(c.text, text[before:raw.from]...)
+	from := len(c.text)
+	c.text = append(c.text, decoded...)
+	c.pieces = append(c.pieces, piece{span{from, len(c.text)}, raw, how})
+	c.text = append(c.text, text[raw.to:min(raw.to+contextAfter, len(text))]...)
+	c.text = append(c.text, "\n\x00\n"...)
+}
+
+// derive returns the views that v's text holds in encoded form.
+func derive(v *view, b *budget) []*view {
+	if v.depth >= maxDepth {
+		return nil
+	}
+	w := &rewriter{parent: v, budget: b, child: view{depth: v.depth + 1, parent: v}}
+	decodeRuns(w)
+	decodeEscapes(w)
+	joinLiterals(w)
+	dropInvisible(w)
+	narrow(w)
+	children := unpack(v, b)
+	for i := range w.child.pieces {
+		p := &w.child.pieces[i]
+		if decoded := w.child.text[p.at.from:p.at.to]; packed(decoded) {
+			sub := &view{text: decoded, depth: v.depth + 1, parent: v, whole: p.raw, how: p.how}
+			children = append(children, unpack(sub, b)...)
+		}
+	}
+	if len(w.child.pieces) > 0 {
+		children = append(children, &w.child)
+	}
+	return children
+}
+
+// Letters of base64, both alphabets, as values of six bits; 0xff: none.
+var sixBits = func() (t [256]byte) {
+	for i := range t {
+		t[i] = 0xff
+	}
+	for i := range 26 {
+		t['A'+i], t['a'+i] = byte(i), byte(26+i)
+	}
+	for i := range 10 {
+		t['0'+i] = byte(52 + i)
+	}
+	t['+'], t['-'], t['/'], t['_'] = 62, 62, 63, 63
+	return t
+}()
+
+// fourBits are the values of hexadecimal digits; 0xff: none.
+var fourBits = func() (t [256]byte) {
+	for i := range t {
+		t[i] = 0xff
+	}
+	for i := range 10 {
+		t['0'+i] = byte(i)
+	}
+	for i := range 6 {
+		t['a'+i], t['A'+i] = byte(10+i), byte(10+i)
+	}
+	return t
+}()
+
+// decodeRuns finds stretches of base64 or hexadecimal letters, over line ends
+// where the whole line is one, and decodes them at every alignment.
+func decodeRuns(w *rewriter) {
+	text := w.parent.text
+	var buf []byte
+	for i := 0; i < len(text); {
+		if sixBits[text[i]] == 0xff {
+			i++
+			continue
+		}
+		from := i
+		for i < len(text) && sixBits[text[i]] != 0xff {
+			i++
+		}
+		if i-from < minWrapped {
+			continue
+		}
+		run := text[from:i]
+		if joined, to := wrapped(text, from, i, buf); to > i {
+			run, i, buf = joined, to, joined
+		}
+		if len(run) < minRun {
+			continue
+		}
+		raw := span{from, i}
+		if hexadecimal(run) {
+			for off := range 2 {
+				w.keep(raw, unhex(run[off:]), "hexadecimal")
+			}
+			continue
+		}
+		for off := range 4 {
+			if plausible(run[off:]) {
+				w.keep(raw, unbase64(run[off:]), "base64")
+			}
+		}
+	}
+}
+
+// keep adds decoded bytes that hold something to look at.
+func (w *rewriter) keep(raw span, decoded []byte, how string) {
+	if printableRun(decoded) >= minPrintable || packed(decoded) {
+		w.add(raw, decoded, how)
+	}
+}
+
+// plausible lets a short run pass only if it begins with printable bytes; most
+// runs in source text are names, which decode to noise.
+func plausible(run []byte) bool {
+	if len(run) >= 64 {
+		return true
+	}
+	if len(run) < minRun {
+		return false
+	}
+	printable := 0
+	for i := 0; i+4 <= len(run); i += 4 {
+		b := decode4(run[i:])
+		n := 0
+		for _, c := range b {
+			if c >= ' ' && c < 0x7f || c == '\n' || c == '\t' || c == '\r' {
+				n++
+			}
+		}
+		if n < 3 {
+			printable = 0
+		} else if printable += 3; printable >= minPrintable-3 {
+			return true
+		}
+	}
+	return run[0] == 'H' && run[1] == '4' || run[0] == 'U' && run[1] == 'E' // gzip, zip
+}
+
+func decode4(s []byte) [3]byte {
+	a, b, c, d := sixBits[s[0]], sixBits[s[1]], sixBits[s[2]], sixBits[s[3]]
+	return [3]byte{a<<2 | b>>4, b<<4 | c>>2, c<<6 | d}
+}
+
+func unbase64(run []byte) []byte {
+	out := make([]byte, 0, len(run)/4*3+3)
+	for len(run) >= 4 {
+		b := decode4(run)
+		out = append(out, b[0], b[1], b[2])
+		run = run[4:]
+	}
+	switch len(run) {
+	case 2:
+		out = append(out, sixBits[run[0]]<<2|sixBits[run[1]]>>4)
+	case 3:
+		out = append(out, sixBits[run[0]]<<2|sixBits[run[1]]>>4, sixBits[run[1]]<<4|sixBits[run[2]]>>2)
+	}
+	return out
+}
+
+func hexadecimal(run []byte) bool {
+	for _, c := range run {
+		if fourBits[c] == 0xff {
+			return false
+		}
+	}
+	return true
+}
+
+func unhex(run []byte) []byte {
+	out := make([]byte, 0, len(run)/2)
+	for i := 0; i+1 < len(run); i += 2 {
+		out = append(out, fourBits[run[i]]<<4|fourBits[run[i+1]])
+	}
+	return out
+}
+
+// minWrapped is the shortest line of wrapped base64 but for the last.
+const minWrapped = 8
+
+// wrapped continues a run over line ends: each further line is white space,
+// quotes or comment marks, and letters of base64 to its end.
+func wrapped(text []byte, from, to int, buf []byte) (joined []byte, end int) {
+	joined, end = buf[:0], to
+	joined = append(joined, text[from:to]...)
+	for {
+		i, newline := end, false
+		for i < len(text) && i-end < 80 && wrapByte(text[i]) {
+			newline = newline || text[i] == '\n'
+			i++
+		}
+		start := i
+		for i < len(text) && sixBits[text[i]] != 0xff {
+			i++
+		}
+		last := i == len(text) || text[i] == '='
+		whole := last || wrapByte(text[i])
+		if !newline || start == i || !whole || !last && i-start < minWrapped && !endsLine(text, i) {
+			return joined, end
+		}
+		joined, end = append(joined, text[start:i]...), i
+		if i-start < minWrapped {
+			return joined, end
+		}
+	}
+}
+
+func wrapByte(c byte) bool {
+	return c == '\n' || c == '\r' || c == ' ' || c == '\t' || c == '"' || c == '\'' || c == '\\' || c == '#' || c == '*' || c == '>' || c == '|'
+}
+
+func endsLine(text []byte, i int) bool {
+	for i < len(text) && (text[i] == '"' || text[i] == '\'' || text[i] == '\r') {
+		i++
+	}
+	return i == len(text) || text[i] == '\n'
+}

@@ -1,0 +1,323 @@
+package scan
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kickhq/kick/policy"
+)
+
+// hit is a strike of one rule in one text.
+type hit struct {
+	rule       int // index into ruleTable; heldRule for a held value
+	held       int // index into Held.names, if so
+	start, end int // of the secret
+	level      policy.Level
+}
+
+const heldRule = -1
+
+// anchorRef says whose literal an id of the engine's index is.
+type anchorRef struct {
+	rule, anchor int
+	held         int
+}
+
+// engine looks for rules and held values in plain bytes. It is for use by many
+// goroutines at once.
+type engine struct {
+	index *index
+	refs  []anchorRef
+}
+
+func newEngine(held *Held) *engine {
+	e := &engine{}
+	var lits []literal
+	add := func(l literal, ref anchorRef) {
+		lits = append(lits, l)
+		e.refs = append(e.refs, ref)
+	}
+	for i := range ruleTable {
+		for j, a := range ruleTable[i].anchors {
+			add(literal{a.lit, a.fold}, anchorRef{rule: i, anchor: j})
+		}
+		for _, g := range ruleTable[i].gate {
+			add(literal{g, true}, anchorRef{rule: i, anchor: -1})
+		}
+	}
+	for _, l := range held.literals() {
+		add(l.literal, anchorRef{rule: heldRule, held: l.owner})
+	}
+	e.index = newIndex(lits)
+	return e
+}
+
+// pass is the state of one search through one text.
+type pass struct {
+	text    []byte
+	path    string
+	hits    []hit
+	windows [len(ruleTable)]window
+	touched []int // rules with a window
+	spaces  runs
+	lines   runs
+}
+
+// window is where a rule's expression has yet to run; to == 0: nowhere.
+type window struct{ from, to int }
+
+var passes = sync.Pool{New: func() any { return &pass{} }}
+
+// errBudget says that the time for one item is over.
+type errBudget struct{}
+
+func (errBudget) Error() string { return "the item's time is spent" }
+
+// find returns the hits in text, in no order. path is the item's path, for the
+// few rules that have a condition on it.
+func (e *engine) find(ctx context.Context, deadline time.Time, text []byte, path string) ([]hit, error) {
+	p := passes.Get().(*pass)
+	defer func() {
+		for _, r := range p.touched {
+			p.windows[r] = window{}
+		}
+		p.text, p.path, p.hits, p.touched = nil, "", nil, p.touched[:0]
+		p.spaces.n, p.lines.n = 0, 0
+		passes.Put(p)
+	}()
+	p.text, p.path = text, path
+
+	var err error
+	strikes := 0
+	e.index.find(text, func(id, start int) bool {
+		if strikes++; strikes%4096 == 0 {
+			err = expired(ctx, deadline)
+		}
+		if err == nil {
+			err = e.strike(ctx, deadline, p, id, start)
+		}
+		return err == nil
+	})
+	for _, r := range p.touched {
+		if err == nil {
+			err = p.run(ctx, deadline, r)
+		}
+	}
+	return p.hits, err
+}
+
+func expired(ctx context.Context, deadline time.Time) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if time.Now().After(deadline) {
+		return errBudget{}
+	}
+	return nil
+}
+
+// strike notes where a rule has to look, and looks where it noted before if
+// that is a place apart.
+func (e *engine) strike(ctx context.Context, deadline time.Time, p *pass, id, start int) error {
+	ref, end := e.refs[id], start+len(e.index.entries[id].text)
+	if ref.rule == heldRule {
+		p.hits = append(p.hits, hit{rule: heldRule, held: ref.held, start: start, end: end, level: policy.Block})
+		return nil
+	}
+	r := &ruleTable[ref.rule]
+	w := &p.windows[ref.rule]
+	from, to := 0, len(p.text)
+	if ref.anchor >= 0 {
+		a := &r.anchors[ref.anchor]
+		rest := p.text[end:]
+		if a.tailMin > 0 && !tailFollows(rest, a) || r.assign && !assignFollows(rest, r) ||
+			r.verify == "userinfo" && !userinfoFollows(rest) {
+			return nil
+		}
+		if r.reach != toEnd {
+			from, to = p.around(r, start, end)
+		}
+	}
+	if w.to == 0 {
+		p.touched = append(p.touched, ref.rule)
+		*w = window{from, to}
+		return nil
+	}
+	if from <= w.to {
+		w.from, w.to = min(w.from, from), max(w.to, to)
+		return nil
+	}
+	err := p.run(ctx, deadline, ref.rule)
+	*w = window{from, to}
+	return err
+}
+
+// tailFollows reports whether the bytes after an anchor are those that must be.
+func tailFollows(rest []byte, a *anchor) bool {
+	if len(rest) < a.tailMin {
+		return false
+	}
+	class := &tailClasses[a.tail-1]
+	for _, c := range rest[:a.tailMin] {
+		if c >= 128 || class[c>>6]&(1<<(c&63)) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// nameByte are the bytes between a name and its operator, valueByte those that
+// a value may hold.
+var nameByte, operatorByte, quoteByte, valueByte [256]bool
+
+func init() {
+	for c := range 256 {
+		b := byte(c)
+		letter := b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9' || b == '_'
+		nameByte[b] = letter || strings.IndexByte(" \t\n\r\f.-'\"", b) >= 0
+		operatorByte[b] = strings.IndexByte("=>:|?,", b) >= 0
+		quoteByte[b] = strings.IndexByte("`'\"= \t\n\r\f>:|,", b) >= 0
+		valueByte[b] = letter || strings.IndexByte(".=-/+%:~|", b) >= 0
+	}
+}
+
+// assignFollows reports whether an operator and a value can follow a name: a
+// condition that is needed for a match, and that few texts meet.
+func assignFollows(rest []byte, r *rule) bool {
+	i := 0
+	for i < len(rest) && i < 23 && nameByte[rest[i]] {
+		i++
+	}
+	if i >= len(rest) || !operatorByte[rest[i]] {
+		return false
+	}
+	i++
+	for n := 0; i < len(rest) && n < 9 && quoteByte[rest[i]]; n++ {
+		i++
+	}
+	// The skipping may have taken up to five bytes of the value ("=").
+	need := max(min(r.minSecret, 16)-5, 1)
+	if len(rest)-i < need {
+		return false
+	}
+	for _, c := range rest[i : i+need] {
+		if !valueByte[c] {
+			return false
+		}
+	}
+	return true
+}
+
+// margin is what a window has beyond what a match needs, so that a match that
+// is wanted never touches the window's edge, where expressions see a word
+// boundary or an end that is none.
+const margin = 64
+
+// around returns the window in which every match lies that holds the anchor at
+// [start,end).
+func (p *pass) around(r *rule, start, end int) (from, to int) {
+	from, to = max(start-r.maxLen-margin, 0), min(end+r.maxLen+margin, len(p.text))
+	if r.reach == bounded {
+		return from, to
+	}
+	known, stop := &p.spaces, isSpace
+	if r.reach == toNewline {
+		known, stop = &p.lines, isNewline
+	}
+	from, to = start, end
+	for range r.unbounded {
+		from, _ = known.around(p.text, max(from-r.maxLen-margin, 0), stop)
+		_, to = known.around(p.text, min(to+r.maxLen+margin, len(p.text)), stop)
+	}
+	return max(from-r.maxLen-margin, 0), min(to+r.maxLen+margin, len(p.text))
+}
+
+func isSpace(c byte) bool   { return c == ' ' || c >= '\t' && c <= '\r' }
+func isNewline(c byte) bool { return c == '\n' }
+
+// runs remembers stretches of a text that hold no stop byte, so that a long
+// line is walked once and not for every strike in it.
+type runs struct {
+	last [16]window
+	n    int
+}
+
+func (k *runs) around(text []byte, at int, stop func(byte) bool) (from, to int) {
+	for _, w := range k.last[:min(k.n, len(k.last))] {
+		if w.from <= at && at < w.to {
+			return w.from, w.to
+		}
+	}
+	from, to = at, at
+	for from > 0 && !stop(text[from-1]) {
+		from--
+	}
+	for to < len(text) && !stop(text[to]) {
+		to++
+	}
+	k.last[k.n%len(k.last)] = window{from, to}
+	k.n++
+	return from, to
+}
+
+// run runs a rule's expression in its window.
+func (p *pass) run(ctx context.Context, deadline time.Time, index int) error {
+	if err := expired(ctx, deadline); err != nil {
+		return err
+	}
+	r, c, w := &ruleTable[index], compile(index), p.windows[index]
+	if c.path != nil && !c.path.MatchString(p.path) {
+		return nil
+	}
+	for _, m := range c.expr.FindAllSubmatchIndex(p.text[w.from:w.to], -1) {
+		if m[0] == 0 && w.from > 0 || m[1] == w.to-w.from && w.to < len(p.text) {
+			continue
+		}
+		start, end := secretOf(r, m)
+		h := hit{rule: index, start: start + w.from, end: end + w.from, level: r.level()}
+		if p.accept(r, c, &h, m[0]+w.from, m[1]+w.from) {
+			p.hits = append(p.hits, h)
+		}
+	}
+	return nil
+}
+
+// secretOf returns where the secret of match m is.
+func secretOf(r *rule, m []int) (start, end int) {
+	if r.group > 0 {
+		return m[2*r.group], m[2*r.group+1]
+	}
+	for g := 2; g < len(m); g += 2 {
+		if m[g] >= 0 && m[g+1] > m[g] {
+			return m[g], m[g+1]
+		}
+	}
+	return m[0], m[1]
+}
+
+// accept decides whether what an expression matched is a secret, and may lower
+// its level.
+func (p *pass) accept(r *rule, c *compiled, h *hit, start, end int) bool {
+	secret := p.text[h.start:h.end]
+	if r.entropy > 0 && entropy(secret) <= r.entropy {
+		return false
+	}
+	if matchesAny(c.allow, secret) || len(c.allowMatch) > 0 && matchesAny(c.allowMatch, p.text[start:end]) {
+		return false
+	}
+	if r.stop && holdsStopWord(secret) {
+		return false
+	}
+	if r.verify != "" && !verifiers[r.verify](p.text, h) {
+		return false
+	}
+	// Only the shortest form counts: else whoever writes a token could write
+	// "example" after it.
+	core := secret[:min(len(secret), max(r.minSecret, 8))]
+	if placeholder(core) {
+		h.level = policy.Report
+	}
+	return true
+}

@@ -1,0 +1,231 @@
+package scan
+
+import (
+	"bytes"
+	"encoding/base64"
+	"strings"
+
+	"github.com/kickhq/kick/policy"
+)
+
+// verifiers are checks that an expression cannot make. One may lower the hit's
+// level and move its end.
+var verifiers = map[string]func(text []byte, h *hit) bool{
+	"basicauth": verifyBasicAuth,
+	"digits":    verifyDigits,
+	"generic":   verifyGeneric,
+	"jwt":       verifyJWT,
+	"mixed":     verifyMixed,
+	"password":  verifyPassword,
+	"pem":       verifyPEM,
+	"userinfo":  verifyUserinfo,
+}
+
+// letters counts what a value is made of.
+type letters struct{ upper, lower, digit, other int }
+
+func count(b []byte) (n letters) {
+	for _, c := range b {
+		switch {
+		case c >= 'a' && c <= 'z':
+			n.lower++
+		case c >= 'A' && c <= 'Z':
+			n.upper++
+		case c >= '0' && c <= '9':
+			n.digit++
+		default:
+			n.other++
+		}
+	}
+	return n
+}
+
+func verifyMixed(text []byte, h *hit) bool {
+	n := count(text[h.start:h.end])
+	return n.upper > 0 && n.lower > 0 && n.digit > 0
+}
+
+func verifyDigits(text []byte, h *hit) bool {
+	n := count(text[h.start:h.end])
+	return n.digit > 1 && n.upper+n.lower > 1
+}
+
+func verifyBasicAuth(text []byte, h *hit) bool {
+	b, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(string(text[h.start:h.end]), "="))
+	colon := bytes.IndexByte(b, ':')
+	return err == nil && colon > 0 && colon < len(b)-1 && printableRun(b) == len(b)
+}
+
+// verifyJWT knows the token of every tutorial, whose subject is 1234567890.
+func verifyJWT(text []byte, h *hit) bool {
+	if bytes.Contains(text[h.start:h.end], []byte(".eyJzdWIiOiIxMjM0NTY3ODkwIi")) {
+		h.level = policy.Report
+	}
+	return true
+}
+
+// variable reports whether b is written as a reference to a value, such as
+// $TOKEN, ${{ secrets.X }}, %s, <token> or {token}.
+func variable(b []byte) bool {
+	if len(b) == 0 || b[0] == '$' || b[0] == '<' || b[0] == '{' || b[0] == '[' {
+		return true
+	}
+	for _, mark := range []string{"${", "{{", "$(", "***", "...", "%s", "%v", "%d", "%q"} {
+		if bytes.Contains(b, []byte(mark)) {
+			return true
+		}
+	}
+	return false
+}
+
+func verifyPassword(text []byte, h *hit) bool {
+	b := text[h.start:h.end]
+	n := count(b)
+	return !variable(b) && (n.digit > 0 && n.upper+n.lower > 0 || len(b) >= 12 && entropy(b) > 3.3)
+}
+
+// userinfoFollows reports whether "user:password@" can follow "://".
+func userinfoFollows(rest []byte) bool {
+	colon := false
+	for _, c := range rest[:min(len(rest), 700)] {
+		switch {
+		case c == '@':
+			return colon
+		case c == ':':
+			colon = true
+		case c == '/' || c == '"' || c == '\'' || c == '<' || c == '>' || c == '`' || isSpace(c):
+			return false
+		}
+	}
+	return false
+}
+
+// verifyUserinfo tells a password from what documentation writes there. Words
+// are not reported; what is short, or for a host that is reserved for
+// examples, is possible.
+func verifyUserinfo(text []byte, h *hit) bool {
+	b := text[h.start:h.end]
+	n := count(b)
+	if variable(b) || n.digit == 0 && (len(b) < 16 || entropy(b) < 3.8) || n.upper+n.lower == 0 {
+		return false
+	}
+	host := text[h.end+1 : min(h.end+257, len(text))]
+	if end := bytes.IndexAny(host, "/:?#\"'` \t\r\n<>\\"); end >= 0 {
+		host = host[:end]
+	}
+	switch {
+	case len(b) < 6:
+		return false
+	case len(b) < 8 || entropy(b) < 2.75 || reservedHost(strings.ToLower(string(host))):
+		h.level = policy.Review
+	}
+	return true
+}
+
+// reservedHost reports whether a name is reserved for examples or for this
+// machine (RFC 2606, RFC 6761).
+func reservedHost(host string) bool {
+	for _, domain := range []string{"example", "example.com", "example.org", "example.net", "test", "invalid", "localhost"} {
+		if host == domain || strings.HasSuffix(host, "."+domain) {
+			return true
+		}
+	}
+	return strings.HasPrefix(host, "127.") || host == "[" || host == "0.0.0.0"
+}
+
+// verifyPEM wants a body after the header: 64 letters of base64 of upper and
+// lower case and digits, whatever separates them in the language around
+// (quotes, escapes, operators, indentation), and after header lines such as
+// Proc-Type. The hit ends where the body does, at most 16 KiB on (an RSA key
+// of 16,384 bits has 13 KB).
+func verifyPEM(text []byte, h *hit) bool {
+	rest := text[h.end:min(h.end+16<<10, len(text))]
+	var body []byte
+	i, other := 0, 0
+loop:
+	for i < len(rest) {
+		switch c := rest[i]; {
+		case c == '-' && bytes.HasPrefix(rest[i:], []byte("-----")):
+			break loop
+		case c == '\\' && i+1 < len(rest) && strings.IndexByte("nrt", rest[i+1]) >= 0:
+			i++
+		case c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '+' || c == '/':
+			if n := headerLine(rest[i:]); n > 0 {
+				i += n
+				continue
+			}
+			body = append(body, c)
+		case !isSpace(c) && strings.IndexByte(`"'`+"`"+`\,;.|>#*()[]&=`, c) < 0:
+			if other++; other > 8 {
+				break loop
+			}
+		}
+		i++
+	}
+	n := count(body)
+	if len(body) < 64 || n.upper < 4 || n.lower < 4 || n.digit < 2 || entropy(body) < 3.5 {
+		return false
+	}
+	h.end += i
+	return true
+}
+
+// headerLine returns the length of a PEM header ("Proc-Type: 4,ENCRYPTED") at
+// the start of b, or 0.
+func headerLine(b []byte) int {
+	colon := bytes.IndexByte(b[:min(len(b), 40)], ':')
+	if colon < 3 || colon+1 >= len(b) || b[colon+1] != ' ' || count(b[:colon]).other > bytes.Count(b[:colon], []byte("-")) {
+		return 0
+	}
+	end := len(b)
+	for _, stop := range []string{"\n", `\n`} {
+		if i := bytes.Index(b[:min(end, 300)], []byte(stop)); i >= 0 {
+			end = i
+		}
+	}
+	if end == len(b) {
+		return 0
+	}
+	return end
+}
+
+// verifyGeneric thins out the generic rule's strikes: a name and a value that
+// is not evidently random are what code consists of.
+func verifyGeneric(text []byte, h *hit) bool {
+	b := text[h.start:h.end]
+	n := count(b)
+	return n.digit >= 2 && n.upper+n.lower >= 2
+}
+
+// placeholder reports whether a value is one that documentation shows.
+func placeholder(b []byte) bool {
+	s := strings.ToLower(string(b))
+	for _, word := range []string{"example", "placeholder", "changeme", "redacted", "your-", "your_", "abcdefghijklmnopqrstuvwxyz"} {
+		if strings.Contains(s, word) {
+			return true
+		}
+	}
+	run := 0
+	for i := 1; i < len(s); i++ {
+		if s[i] != s[i-1] || strings.IndexByte("x0*#.", s[i]) < 0 {
+			run = 0
+		} else if run++; run >= 7 {
+			return true
+		}
+	}
+	return false
+}
+
+// printableRun returns the longest stretch of printable ASCII and white space.
+func printableRun(b []byte) int {
+	best, run := 0, 0
+	for _, c := range b {
+		if c >= ' ' && c < 0x7f || c >= '\t' && c <= '\r' {
+			run++
+			best = max(best, run)
+		} else {
+			run = 0
+		}
+	}
+	return best
+}
