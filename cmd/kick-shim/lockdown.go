@@ -18,7 +18,7 @@ import (
 func lockDown(j frame.Jail) error {
 	// A session keyring is inherited, and with it what the caller's login put
 	// there. Kernels without keyrings have nothing to leave.
-	if _, err := unix.KeyctlJoinSessionKeyring(""); err != nil && !errors.Is(err, unix.ENOSYS) {
+	if _, err := unix.KeyctlInt(unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0, 0, 0); err != nil && !errors.Is(err, unix.ENOSYS) {
 		return failed("keyring", "join a new session keyring", err)
 	}
 	for _, r := range j.Rlimits {

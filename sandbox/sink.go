@@ -1,0 +1,83 @@
+package sandbox
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/kickhq/kick/internal/frame"
+)
+
+// sinkCopy writes what a sandbox hands back to the caller's sink. Frames come
+// in an order that was checked.
+type sinkCopy struct {
+	sink    Sink
+	stored  []Artifact
+	missing []string
+
+	kind   Artifact
+	name   string
+	writer SinkWriter // nil: the artifact at hand is dropped
+}
+
+func (c *sinkCopy) take(m frame.Message) {
+	switch m.Type {
+	case frame.Begin:
+		c.kind, c.name = Artifact(m.Artifact.Kind), m.Artifact.Name
+		w, err := c.sink.Create(c.kind, c.name)
+		if err != nil {
+			c.miss(err.Error())
+			return
+		}
+		c.writer = w
+	case frame.Data:
+		if c.writer == nil {
+			return
+		}
+		if _, err := c.writer.Write(m.Data); err != nil {
+			c.abort(err.Error())
+		}
+	case frame.End:
+		switch {
+		case c.writer == nil:
+		case m.End.Error != "":
+			c.abort("the sandbox says: " + escaped(m.End.Error))
+		default:
+			err := c.writer.Close()
+			c.writer = nil
+			if err != nil {
+				c.miss(err.Error())
+				return
+			}
+			c.stored = append(c.stored, c.kind)
+		}
+	}
+}
+
+// breakOff ends an artifact whose end never came.
+func (c *sinkCopy) breakOff(why string) {
+	if c.writer != nil {
+		c.abort(why)
+	}
+}
+
+func (c *sinkCopy) abort(why string) {
+	if err := c.writer.Abort(); err != nil {
+		why += "; " + err.Error()
+	}
+	c.writer = nil
+	c.miss(why)
+}
+
+func (c *sinkCopy) miss(why string) {
+	what := string(c.kind)
+	if c.name != "" {
+		what = c.name
+	}
+	c.missing = append(c.missing, fmt.Sprintf("%s: %s", what, why))
+}
+
+// escaped makes text of a sandbox fit to be shown in one line.
+func escaped(s string) string {
+	q := strconv.QuoteToASCII(s)
+	return q[1 : len(q)-1]
+}

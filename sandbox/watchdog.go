@@ -1,0 +1,281 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// pause waits for the kernel to finish what cannot be waited for.
+func pause() { time.Sleep(2 * time.Millisecond) }
+
+// watchdog holds a sandbox to the limits that the kernel does not enforce for
+// this user: it looks, and says when a limit is reached.
+type watchdog struct {
+	pid       int
+	memory    int64  // bytes; 0: the kernel does it, or there is no limit
+	processes int    // as memory
+	disk      int64  // bytes; 0: no limit
+	workspace string // host path, empty: none on disk
+	peak      Usage
+	// full tells that the process limit was seen reached.
+	full bool
+}
+
+// Each watcher looks at most so often, and seldom enough to cost no more than
+// the fraction 1/watchShare of one core.
+const (
+	watchMin   = 50 * time.Millisecond
+	watchMax   = 5 * time.Second
+	watchShare = 20
+)
+
+// run looks until ctx ends, and calls exceeded at most once.
+func (w *watchdog) run(ctx context.Context, exceeded func(Reason)) {
+	var memory, disk <-chan time.Time
+	if w.memory > 0 || w.processes > 0 {
+		memory = time.After(watchMin)
+	}
+	if w.disk > 0 && w.workspace != "" {
+		disk = time.After(watchMin)
+	}
+	for {
+		begin := time.Now()
+		select {
+		case <-ctx.Done():
+			return
+		case <-memory:
+			begin = time.Now()
+			if w.lookAtProcesses() {
+				exceeded(ReasonOutOfMemory)
+				return
+			}
+			memory = time.After(interval(time.Since(begin)))
+		case <-disk:
+			begin = time.Now()
+			if w.lookAtDisk(ctx) {
+				exceeded(ReasonDiskLimit)
+				return
+			}
+			disk = time.After(interval(time.Since(begin)))
+		}
+	}
+}
+
+func interval(cost time.Duration) time.Duration {
+	return min(max(cost*watchShare, watchMin), watchMax)
+}
+
+// lookAtProcesses sums up what the sandbox's processes hold, and reports
+// whether it is more than the memory limit.
+func (w *watchdog) lookAtProcesses() bool {
+	u := processUsage(w.pid)
+	for _, dir := range []string{"/tmp", HomeDir, "/dev/shm"} {
+		u.Memory += tmpfsUsage(filepath.Join("/proc", strconv.Itoa(w.pid), "root", dir))
+	}
+	w.peak.Memory = max(w.peak.Memory, u.Memory)
+	w.peak.Processes = max(w.peak.Processes, u.Processes)
+	if w.processes > 0 && u.Processes >= w.processes {
+		w.full = true
+	}
+	return w.memory > 0 && u.Memory > w.memory
+}
+
+// lookAtDisk reports whether the workspace is larger than allowed.
+func (w *watchdog) lookAtDisk(ctx context.Context) bool {
+	if w.workspace == "" {
+		return false
+	}
+	n, err := diskUsage(ctx, w.workspace)
+	if errors.Is(err, errTooDeep) {
+		return true // what cannot be measured is over the limit
+	}
+	if err != nil {
+		return false // the time is up, or the directory is gone
+	}
+	w.peak.Disk = max(w.peak.Disk, n)
+	return w.disk > 0 && n > w.disk
+}
+
+// processUsage sums the resident private and shared memory, and the threads, of
+// all processes that descend from pid, without pid itself.
+func processUsage(pid int) Usage {
+	parents := map[int]int{}
+	d, err := os.Open("/proc")
+	if err != nil {
+		return Usage{}
+	}
+	names, _ := d.Readdirnames(-1)
+	d.Close()
+	for _, name := range names {
+		p, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		if parent, ok := parentOf(p); ok {
+			parents[p] = parent
+		}
+	}
+	var u Usage
+	for p := range parents {
+		if p == pid || !descends(p, pid, parents) {
+			continue
+		}
+		b, err := os.ReadFile("/proc/" + strconv.Itoa(p) + "/status")
+		if err != nil {
+			continue // it has ended
+		}
+		f := parseStatus(string(b))
+		u.Memory += kilobytes(f["RssAnon"]) + kilobytes(f["RssShmem"])
+		threads, _ := strconv.Atoi(f["Threads"])
+		u.Processes += threads
+	}
+	return u
+}
+
+func descends(p, ancestor int, parents map[int]int) bool {
+	for range len(parents) { // a table read while it changes may have a loop
+		if p == ancestor {
+			return true
+		}
+		next, ok := parents[p]
+		if !ok || next == 0 {
+			return false
+		}
+		p = next
+	}
+	return false
+}
+
+// parentOf reads the fourth field of /proc/PID/stat, after the name in
+// parentheses, which may hold anything.
+func parentOf(pid int) (int, bool) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return 0, false
+	}
+	s := string(b)
+	f := strings.Fields(s[strings.LastIndexByte(s, ')')+1:])
+	if len(f) < 2 {
+		return 0, false
+	}
+	n, err := strconv.Atoi(f[1])
+	return n, err == nil
+}
+
+// kilobytes parses "123 kB".
+func kilobytes(s string) int64 {
+	n, _ := strconv.ParseInt(strings.TrimSuffix(s, " kB"), 10, 64)
+	return n << 10
+}
+
+// tmpfsUsage is what a tmpfs holds, in bytes. It must be a mount point: the
+// agent can replace no part of the path to one.
+func tmpfsUsage(dir string) int64 {
+	var s unix.Statfs_t
+	if err := unix.Statfs(dir, &s); err != nil || s.Type != unix.TMPFS_MAGIC {
+		return 0
+	}
+	return int64(s.Blocks-s.Bfree) * s.Bsize
+}
+
+// inodeCost is what is counted for a file beside its blocks, so that very many
+// empty files count too. It is the size of an inode on ext4 and XFS.
+const inodeCost = 512
+
+// diskUsage sums what the files below dir occupy. Directories are opened one
+// from another without following any link, since what is below belongs to an
+// agent that may be moving it around; hard links count each time.
+func diskUsage(ctx context.Context, dir string) (int64, error) {
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return 0, &os.PathError{Op: "open", Path: dir, Err: err}
+	}
+	var total int64
+	err = walkNoFollow(ctx, os.NewFile(uintptr(fd), dir), 0, func(parent int, name string, st *unix.Stat_t) error {
+		total += st.Blocks*512 + inodeCost
+		return nil
+	})
+	return total, err
+}
+
+// maxDepth is how deep a tree is walked. Every level holds a descriptor; paths
+// in a git repository are at most 4096 bytes.
+const maxDepth = 256
+
+var errTooDeep = errors.New("directories are nested more than 256 deep")
+
+// walkNoFollow visits everything below the open directory d, which it closes,
+// and nothing outside of it. Entries that vanish are left out.
+func walkNoFollow(ctx context.Context, d *os.File, depth int, visit func(parent int, name string, st *unix.Stat_t) error) error {
+	defer d.Close()
+	if depth > maxDepth {
+		return errTooDeep
+	}
+	for {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		names, err := d.Readdirnames(512)
+		for _, name := range names {
+			var st unix.Stat_t
+			if unix.Fstatat(int(d.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
+				continue
+			}
+			if err := visit(int(d.Fd()), name, &st); err != nil {
+				return err
+			}
+			if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+				continue
+			}
+			fd, err := unix.Openat(int(d.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+			if err != nil {
+				continue
+			}
+			if err := walkNoFollow(ctx, os.NewFile(uintptr(fd), name), depth+1, visit); err != nil {
+				return err
+			}
+		}
+		if err != nil || len(names) == 0 {
+			return nil // io.EOF, or a directory that went away
+		}
+	}
+}
+
+// chownTree gives a directory and what is in it to a user, links themselves
+// and not what they point to.
+func chownTree(ctx context.Context, dir string, uid, gid int) error {
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: dir, Err: err}
+	}
+	d := os.NewFile(uintptr(fd), dir)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || int(st.Uid) == uid && int(st.Gid) == gid {
+		d.Close()
+		return err
+	}
+	root, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		d.Close()
+		return err
+	}
+	defer unix.Close(root)
+	err = walkNoFollow(ctx, d, 0, func(parent int, name string, st *unix.Stat_t) error {
+		if st.Mode&unix.S_IFMT != unix.S_IFDIR && st.Nlink > 1 {
+			return &os.PathError{Op: "chown", Path: filepath.Join(dir, name), Err: errors.New("the file has other names outside or inside of the workspace (hard links)")}
+		}
+		return unix.Fchownat(parent, name, uid, gid, unix.AT_SYMLINK_NOFOLLOW)
+	})
+	if err != nil {
+		return err
+	}
+	// Last, so that a tree that was left half done is done again.
+	return unix.Fchown(root, uid, gid)
+}
