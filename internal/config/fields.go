@@ -168,13 +168,13 @@ var agentFields = []field[agentBlock]{
 		mappingSchema(sandboxFields), func(d *decoder, p place, b *agentBlock) { decodeMapping(d, p, &b.sandbox, sandboxFields) }},
 }
 
-// agentName is what fits a branch (kick/NAME/ID), a label and a host name part.
-var agentName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
+// agentName is what fits a branch (kick/NAME/ID) and a label of every runtime.
+var agentName = regexp.MustCompile(`^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$`)
 
 func decodeAgents(d *decoder, p place, c *Config) {
 	for _, e := range d.mapping(p) {
 		if !agentName.MatchString(e.key) {
-			d.problem(e.at, "is not a name for an agent", "use 1 to 63 letters, digits, - and _, and begin with a letter or digit")
+			d.problem(e.at, "is not a name for an agent", "use 1 to 63 lower-case letters, digits, - and _, and begin and end with a letter or digit")
 			continue
 		}
 		a := agentBlock{name: e.key, source: d.source(e.at)}

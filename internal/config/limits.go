@@ -63,30 +63,41 @@ var units = map[string]float64{
 	"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40,
 }
 
-// sizeReader reads a number of bytes with its unit, from low to high.
+// ParseSize reads a number of bytes with its unit: B, kB, MB, GB and TB are
+// powers of 1000, KiB, MiB, GiB and TiB of 1024. The error says how to write it.
+func ParseSize(s string) (int64, error) {
+	if m := sizeForm.FindStringSubmatch(s); m != nil {
+		number, err := strconv.ParseFloat(m[1], 64)
+		if bytes := number * units[m[2]]; err == nil && bytes <= maxDisk {
+			return int64(bytes), nil
+		}
+		return 0, fmt.Errorf("%s is too much; the most is %s", shown(s), formatSize(maxDisk))
+	}
+	if m := shortSize.FindStringSubmatch(s); m != nil {
+		return 0, fmt.Errorf("%s has an ambiguous unit; write %s%siB if that is meant", shown(s), m[1], strings.ToUpper(m[2]))
+	}
+	return 0, fmt.Errorf("%s is not a size; write a number and a unit, such as 512MiB or 2GiB", shown(s))
+}
+
+// sizeReader reads a size from low to high.
 func sizeReader(low, high int64) func(*decoder, place) (int64, bool) {
 	return func(d *decoder, p place) (int64, bool) {
-		want := fmt.Sprintf("a size with its unit from %s to %s, such as 512MiB or 2GiB", formatSize(low), formatSize(high))
+		want := fmt.Sprintf("a size from %s to %s, such as 512MiB or 2GiB", formatSize(low), formatSize(high))
 		n, ok := d.scalar(p, want)
 		if !ok {
 			return 0, false
 		}
-		remedy := "write " + want
-		if m := shortSize.FindStringSubmatch(n.Value); m != nil {
-			remedy = fmt.Sprintf("write %s%siB if that is meant", m[1], strings.ToUpper(m[2]))
-		}
-		m := sizeForm.FindStringSubmatch(n.Value)
-		if m == nil {
-			d.problem(p, "is "+shown(n.Value), remedy)
+		v, err := ParseSize(n.Value)
+		if err != nil {
+			what, remedy, _ := strings.Cut(err.Error(), "; ")
+			d.problem(p, what, remedy)
 			return 0, false
 		}
-		number, err := strconv.ParseFloat(m[1], 64)
-		bytes := number * units[m[2]]
-		if err != nil || bytes < float64(low) || bytes > float64(high) {
+		if v < low || v > high {
 			d.problem(p, "is "+shown(n.Value), "write "+want)
 			return 0, false
 		}
-		return int64(bytes), true
+		return v, true
 	}
 }
 

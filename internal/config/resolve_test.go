@@ -268,3 +268,17 @@ func golden(t *testing.T, path string, got []byte) {
 		t.Errorf("%s differs; look at it, then run go test -update. Got:\n%s", path, got)
 	}
 }
+
+func TestParseSize(t *testing.T) {
+	t.Parallel()
+	for s, want := range map[string]int64{"1B": 1, "512MiB": 512 << 20, "2 GiB": 2 << 30, "1.5GiB": 3 << 29, "1kB": 1000, "2MB": 2e6, "0B": 0} {
+		if got, err := ParseSize(s); err != nil || got != want {
+			t.Errorf("ParseSize(%q) = %d, %v; want %d", s, got, err, want)
+		}
+	}
+	for _, s := range []string{"", "1", "-1B", "1 g", "1Gi", "GiB", "1e9B", "9999999999999999TiB", "1GiB\n", "0x1B", "∞B"} {
+		if got, err := ParseSize(s); err == nil {
+			t.Errorf("ParseSize(%q) = %d, want an error", s, got)
+		}
+	}
+}
