@@ -1,0 +1,277 @@
+// Package egress is the gateway: the one way out of a sandbox. It sits outside,
+// is reached through a Unix socket that belongs to one kick, speaks HTTP/1.1 as
+// a proxy does (CONNECT, absolute form) and as a server does (origin form), and
+// writes every decision down before it acts on it. See Decide for what it
+// allows.
+package egress
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/netutil"
+	"golang.org/x/sys/unix"
+)
+
+// SocketName is the name of the socket in the directory that Listen makes.
+const SocketName = "gateway.sock"
+
+// limits bound what the agent can make the gateway spend.
+type limits struct {
+	headerTime  time.Duration // from accepting a connection to the end of the request's header
+	requestTime time.Duration // to the end of its body
+	replyTime   time.Duration // to write a reply
+	headerBytes int           // request line and header; net/http allows 4 KiB more
+	connections int           // at once; further ones wait
+	decisions   int           // in one kick; all further requests are refused unwritten
+}
+
+// The longest header that real agents send is below 4 KiB, and they hold some
+// ten connections. 20,000 audit lines of at most some 1.5 KiB are 30 MB.
+var defaultLimits = limits{
+	headerTime:  10 * time.Second,
+	requestTime: 30 * time.Second,
+	replyTime:   10 * time.Second,
+	headerBytes: 32 << 10,
+	connections: 64,
+	decisions:   20_000,
+}
+
+// Gateway is the way out of one kick's sandbox.
+type Gateway struct {
+	kick, agent string
+	limits      limits
+	dir         *os.File
+	path        string
+	server      *http.Server
+	served      chan struct{}  // closed when Serve has returned
+	connections sync.WaitGroup // one for each open connection
+	unwatch     func() bool    // ends the watch over the context
+	closing     atomic.Bool
+	closeOnce   sync.Once
+	closeErr    error
+
+	mu        sync.Mutex // guards what follows
+	audit     io.Writer
+	decisions int
+}
+
+// Listen makes dir with a socket named SocketName and nothing else in it, and
+// serves one kick on it until Close is called or ctx ends. dir may exist, if it
+// is empty but for a socket that a killed process left.
+//
+// The sandbox's user is another one than the caller, so dir may be passed
+// through by all (0711) and the socket may be used by all (0666): keep dir
+// below a directory that is the caller's alone, and mount it into the sandbox
+// read-only.
+//
+// Each decision is one Record, written to audit as one line in one Write, which
+// must not block for long. audit stays the caller's to close, after Close.
+func Listen(ctx context.Context, dir, kickID, agent string, audit io.Writer) (*Gateway, error) {
+	return listen(ctx, dir, kickID, agent, audit, defaultLimits)
+}
+
+func listen(ctx context.Context, dir, kickID, agent string, audit io.Writer, lim limits) (*Gateway, error) {
+	if err := context.Cause(ctx); err != nil {
+		return nil, fmt.Errorf("open egress gateway: %w", err)
+	}
+	d, err := openSocketDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open egress gateway: %w", err)
+	}
+	l, err := listenIn(d)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open egress gateway in %s: %w", dir, err), d.Close())
+	}
+	g := &Gateway{
+		kick: kickID, agent: agent, limits: lim, dir: d, path: filepath.Join(dir, SocketName),
+		served: make(chan struct{}), audit: audit,
+	}
+	g.server = &http.Server{
+		Handler:           http.HandlerFunc(g.serve),
+		ReadHeaderTimeout: lim.headerTime,
+		ReadTimeout:       lim.requestTime,
+		WriteTimeout:      lim.replyTime,
+		MaxHeaderBytes:    lim.headerBytes,
+		ConnState:         g.count,
+		// What it would log is the agent's doing and is not to reach a terminal.
+		ErrorLog:                     log.New(io.Discard, "", 0),
+		DisableGeneralOptionsHandler: true, // OPTIONS * is a request like any other
+		Protocols:                    new(http.Protocols),
+	}
+	g.server.Protocols.SetHTTP1(true)
+	g.server.SetKeepAlivesEnabled(false)
+	go func() {
+		defer close(g.served)
+		// It returns when the listener is closed, and has no other news.
+		_ = g.server.Serve(netutil.LimitListener(l, lim.connections))
+	}()
+	g.unwatch = context.AfterFunc(ctx, g.cut)
+	return g, nil
+}
+
+// openSocketDir makes dir, or takes an empty one, and opens it. From there on
+// the directory is meant and not its name.
+func openSocketDir(dir string) (*os.File, error) {
+	if err := os.Mkdir(dir, 0o711); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
+	d, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, fmt.Errorf("%w; name a directory that is no link", err)
+	}
+	if err := emptySocketDir(d); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+func emptySocketDir(d *os.File) error {
+	entries, err := d.ReadDir(-1)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.Name() != SocketName || e.Type() != fs.ModeSocket {
+			return fmt.Errorf("%s holds %q, but the sandbox must see nothing but the socket; name a new directory", d.Name(), e.Name())
+		}
+		if err := removeSocket(d); err != nil {
+			return err
+		}
+	}
+	return d.Chmod(0o711) // whatever the umask took away
+}
+
+func removeSocket(d *os.File) error {
+	err := unix.Unlinkat(int(d.Fd()), SocketName, 0)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove %s: %w", filepath.Join(d.Name(), SocketName), err)
+	}
+	return nil
+}
+
+// listenIn makes the socket. It goes by the descriptor, since the name of a
+// socket is limited to 107 bytes and a state directory may be deep.
+func listenIn(d *os.File) (net.Listener, error) {
+	name := fmt.Sprintf("/proc/self/fd/%d/%s", d.Fd(), SocketName)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false) // Close does it
+	if err := os.Chmod(name, 0o666); err != nil {
+		return nil, errors.Join(err, l.Close(), removeSocket(d))
+	}
+	return l, nil
+}
+
+// Socket returns the path of the socket.
+func (g *Gateway) Socket() string { return g.path }
+
+// Close cuts every connection at once, removes the socket and waits until
+// nothing of the gateway runs or writes to the audit. It may be called any
+// number of times and from anywhere.
+func (g *Gateway) Close() error {
+	g.unwatch()
+	g.cut()
+	return g.closeErr
+}
+
+func (g *Gateway) cut() {
+	g.closeOnce.Do(func() {
+		g.closing.Store(true)
+		err := g.server.Close()
+		<-g.served
+		g.connections.Wait()
+		g.closeErr = errors.Join(err, removeSocket(g.dir), g.dir.Close())
+		if g.closeErr != nil {
+			g.closeErr = fmt.Errorf("close egress gateway: %w", g.closeErr)
+		}
+	})
+}
+
+// count follows the connections, so that Close can wait for them. StateNew
+// comes from the goroutine of Serve. A connection that was accepted while
+// server.Close went over the others is not among those, but it is seen here.
+func (g *Gateway) count(c net.Conn, s http.ConnState) {
+	switch s {
+	case http.StateNew:
+		g.connections.Add(1)
+		if g.closing.Load() {
+			_ = c.Close()
+		}
+	case http.StateClosed, http.StateHijacked:
+		g.connections.Done()
+	}
+}
+
+// serve answers one request. Decide allows none, so every answer is a refusal;
+// the body is not read, and the answer ends the connection.
+func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
+	refuse(w, g.decide(requestOf(r)))
+}
+
+// decide decides and writes it down. What cannot be written down is refused.
+func (g *Gateway) decide(req Request) Decision {
+	req.Kick, req.Agent = g.kick, g.agent
+	d := Decide(req)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.decisions++
+	if g.decisions > g.limits.decisions {
+		return Decision{Rule: "too-many-requests", Detail: fmt.Sprintf("This kick made its %d requests.", g.limits.decisions)}
+	}
+	if g.decisions == g.limits.decisions {
+		d = Decision{Rule: "too-many-requests", Detail: "This was the last request of this kick that is written down; all further ones are refused."}
+	}
+	if err := writeRecord(g.audit, newRecord(time.Now(), req, d)); err != nil {
+		return Decision{Rule: "audit-failed", Detail: "The decision could not be written down, so the request is refused. The operator of this sandbox has to look at its disk."}
+	}
+	return d
+}
+
+// requestOf takes from a request what decisions are made by.
+func requestOf(r *http.Request) Request {
+	req := Request{Method: r.Method, Host: r.Host, Form: OriginForm}
+	switch {
+	case r.Method == http.MethodConnect:
+		req.Form = ConnectForm
+	case r.URL.IsAbs():
+		req.Form = AbsoluteForm
+	}
+	if req.Form != ConnectForm {
+		req.Path = r.URL.EscapedPath()
+	}
+	return req
+}
+
+// refuse answers with 403 and the decision.
+func refuse(w http.ResponseWriter, d Decision) {
+	body, err := json.Marshal(struct {
+		Error  string `json:"error"`
+		Rule   string `json:"rule"`
+		Detail string `json:"detail"`
+	}{"policy_denied", d.Rule, strings.ToValidUTF8(d.Detail, "?")})
+	if err != nil {
+		panic(http.ErrAbortHandler) // three strings always marshal
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", fmt.Sprint(len(body)+1))
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(http.StatusForbidden)
+	// An agent that does not wait for the answer is no matter.
+	_, _ = w.Write(append(body, '\n'))
+}
