@@ -55,7 +55,7 @@ func (s *session) explain(ctx context.Context, err error) error {
 		return err
 	}
 	said := s.redact(printable(g.Stderr))
-	e := &Error{Kind: ErrRemote, Op: "git " + g.Args[0] + " " + s.arg + ": " + firstComplaint(said), Remedy: "see git's message"}
+	e := &Error{Kind: ErrRemote, Op: "git " + g.Args[0] + " " + s.arg + ": " + complaint(said), Remedy: "see git's message"}
 	if said == "" {
 		e.Err = g.Err
 	}
@@ -78,17 +78,23 @@ func (s *session) redact(text string) string {
 	return text
 }
 
-// firstComplaint is the first line that git marks as an error, which says more
-// than those after it; all lines if none is marked.
-func firstComplaint(said string) string {
+// complaint is the first line that git marks as an error, which says more than
+// those after it, and what the remote said; everything if nothing is marked.
+func complaint(said string) string {
+	var git, remote string
 	for line := range strings.SplitSeq(said, "\n") {
-		for _, mark := range []string{"fatal: ", "error: ", "remote: "} {
-			if rest, ok := strings.CutPrefix(line, mark); ok {
-				return rest
-			}
+		if text, ok := strings.CutPrefix(line, "remote: "); ok && remote == "" {
+			remote = " (remote: " + strings.TrimSpace(text) + ")"
+		}
+		_, text, ok := strings.Cut(line, ": ")
+		if ok && git == "" && (strings.HasPrefix(line, "fatal: ") || strings.HasPrefix(line, "error: ")) {
+			git = text
 		}
 	}
-	return strings.ReplaceAll(said, "\n", "; ")
+	if git == "" {
+		return strings.ReplaceAll(said, "\n", "; ")
+	}
+	return git + remote
 }
 
 // printable replaces what a terminal would obey: text of a remote is in it.
