@@ -320,12 +320,12 @@ func (s *session) limitProperties() []Property {
 		}
 		return Property{Name: name, Status: Enforced, Evidence: otherwise}
 	}
-	disk := fmt.Sprintf("poller: at most %d bytes in the workspace, looked at at least every %v; tmpfs sizes for the rest", p.limits.Disk, watchMax)
+	disk := fmt.Sprintf("poller: at most %d bytes in the workspace, looked at at least every %v; tmpfs sizes for the rest", p.limits.Disk, watchMaxDisk)
 	if p.spec.Workspace.Dir == "" {
 		disk = "tmpfs sizes"
 	}
 	return []Property{
-		limit("memory-limit", p.limits.Memory == 0, fmt.Sprintf("watchdog: at most %d bytes of resident and shared memory, looked at at least every %v", p.limits.Memory, watchMax)),
+		limit("memory-limit", p.limits.Memory == 0, fmt.Sprintf("watchdog: at most %d bytes of resident and shared memory, looked at at least every %v", p.limits.Memory, watchMaxMemory)),
 		limit("process-limit", p.limits.Processes == 0, fmt.Sprintf("RLIMIT_NPROC in the user namespace, %d", p.limits.Processes+shimThreads)),
 		limit("cpu-limit", p.limits.CPUs == 0, ""),
 		limit("disk-limit", p.limits.Disk == 0, disk),

@@ -72,7 +72,12 @@ func tokenFiles(bound []string) []cover {
 		add(d)
 	}
 	for _, p := range prefixes {
+		has := listing(p)
 		for _, name := range tokenNames {
+			first, _, _ := strings.Cut(name, "/")
+			if !has[first] && !strings.Contains(first, "*") {
+				continue
+			}
 			for _, f := range glob(filepath.Join(p, name)) {
 				add(f)
 			}
@@ -82,6 +87,22 @@ func tokenFiles(bound []string) []cover {
 	return slices.DeleteFunc(found, func(c cover) bool {
 		return slices.ContainsFunc(found, func(o cover) bool { return o.dir && o.path != c.path && within(c.path, []string{o.path}) })
 	})
+}
+
+// listing is what a directory holds. One look at it saves one for each name of
+// the table, which this launcher would feel at every start.
+func listing(dir string) map[string]bool {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil
+	}
+	defer d.Close()
+	names, _ := d.Readdirnames(-1)
+	has := make(map[string]bool, len(names))
+	for _, n := range names {
+		has[n] = true
+	}
+	return has
 }
 
 // glob is filepath.Glob, without its cost where there is no pattern.

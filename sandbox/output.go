@@ -11,6 +11,7 @@ import (
 const (
 	outputTail   = 64 << 10         // kept of what is over the limit
 	outputQueue  = 4 << 20          // bytes that wait for a writer
+	outputChunks = 256              // frames that do
 	outputStall  = 30 * time.Second // how long a full queue may hold the agent up
 	outputFinish = 10 * time.Second // how long writers may take after the end
 )
@@ -45,7 +46,7 @@ func newOutput(stdout, stderr io.Writer, limit int64) *output {
 	o := &output{
 		writers: [2]io.Writer{stdout, stderr},
 		limit:   limit,
-		chunks:  make(chan chunk, outputQueue/512),
+		chunks:  make(chan chunk, outputChunks),
 		done:    make(chan struct{}),
 		drained: make(chan struct{}, 1),
 		ending:  tail{max: outputTail},

@@ -31,9 +31,10 @@ type watchdog struct {
 // Each watcher looks at most so often, and seldom enough to cost no more than
 // the fraction 1/watchShare of one core.
 const (
-	watchMin   = 50 * time.Millisecond
-	watchMax   = 5 * time.Second
-	watchShare = 20
+	watchMin       = 50 * time.Millisecond
+	watchMaxMemory = 500 * time.Millisecond
+	watchMaxDisk   = 5 * time.Second
+	watchShare     = 20
 )
 
 // run looks until ctx ends, and calls exceeded at most once.
@@ -56,20 +57,20 @@ func (w *watchdog) run(ctx context.Context, exceeded func(Reason)) {
 				exceeded(ReasonOutOfMemory)
 				return
 			}
-			memory = time.After(interval(time.Since(begin)))
+			memory = time.After(interval(time.Since(begin), watchMaxMemory))
 		case <-disk:
 			begin = time.Now()
 			if w.lookAtDisk(ctx) {
 				exceeded(ReasonDiskLimit)
 				return
 			}
-			disk = time.After(interval(time.Since(begin)))
+			disk = time.After(interval(time.Since(begin), watchMaxDisk))
 		}
 	}
 }
 
-func interval(cost time.Duration) time.Duration {
-	return min(max(cost*watchShare, watchMin), watchMax)
+func interval(cost, longest time.Duration) time.Duration {
+	return min(max(cost*watchShare, watchMin), longest)
 }
 
 // lookAtProcesses sums up what the sandbox's processes hold, and reports

@@ -96,20 +96,19 @@ func start(cfg frame.Config) (*command, error) {
 	if env == nil {
 		env = []string{} // nil would mean this process's own
 	}
-	p, err := os.StartProcess(name, cfg.Command, &os.ProcAttr{
+	// Not os.StartProcess, whose process would want to be waited for by itself:
+	// the reaper waits for every process.
+	pid, err := syscall.ForkExec(name, cfg.Command, &syscall.ProcAttr{
 		Dir:   cfg.WorkDir,
 		Env:   env,
-		Files: []*os.File{null, out, errOut},
+		Files: []uintptr{null.Fd(), out.Fd(), errOut.Fd()},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	})
 	if err != nil {
 		stdout.Close()
 		stderr.Close()
-		return nil, err
+		return nil, &os.PathError{Op: "exec", Path: name, Err: err}
 	}
-	pid := p.Pid
-	// The reaper waits for every process, so nothing else may wait for this one.
-	_ = p.Release()
 	return &command{pid, stdout, stderr}, nil
 }
 
