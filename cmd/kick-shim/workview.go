@@ -1,0 +1,167 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/kickhq/kick/internal/frame"
+)
+
+// baseObjects is where the runtimes mount the base's objects, as package
+// sandbox says; the workspace's own pointer to it may be gone.
+const baseObjects = "/run/kick/base/objects"
+
+// view is a git directory of our own over the objects of a hostile one. What
+// git reads as settings (config, hooks, attributes, replace refs, grafts,
+// shallow) is ours; objects, index and ignore rules are the workspace's. So no
+// setting of the repository runs a program here, hides a commit or hangs git.
+type view struct {
+	runner
+	root *os.Root
+	dir  string // the work tree
+	tmp  string
+
+	base         string
+	head, branch string            // of the workspace; empty if there is none
+	refs         map[string]string // name to id
+	stashes      []string          // ids, latest first
+	detached     []ref             // of linked work trees
+	logged       []string          // ids that HEAD was at, latest first
+}
+
+// openView makes the view of the repository in root.
+func openView(cfg frame.Config, root *os.Root, sum *work) (_ *view, err error) {
+	if !validOID(cfg.BaseOID) {
+		return nil, fmt.Errorf("the base %q is not a full commit id", cfg.BaseOID)
+	}
+	for _, dir := range []string{".git", ".git/objects"} {
+		if info, err := root.Lstat(dir); err != nil {
+			return nil, fmt.Errorf("%s is missing", dir)
+		} else if !info.IsDir() {
+			return nil, fmt.Errorf("%s is not a directory (%s)", dir, info.Mode().Type())
+		}
+	}
+	v := &view{root: root, dir: cfg.WorkDir, base: cfg.BaseOID}
+	r := refReader{root: root, hex: len(v.base), sum: sum}
+	v.refs = r.all()
+	if v.head, v.branch, err = r.head(v.refs); err != nil {
+		sum.problem("read HEAD: %v", err)
+	}
+	if v.stashes = r.log("refs/stash"); len(v.stashes) == 0 && v.refs["refs/stash"] != "" {
+		v.stashes = []string{v.refs["refs/stash"]}
+	}
+	delete(v.refs, "refs/stash")
+	v.detached = r.worktrees()
+	if v.logged = r.log("HEAD"); len(v.logged) > maxLogged {
+		sum.problem("HEAD was at %d commits: those before the last %d are looked for in refs only", len(v.logged), maxLogged)
+		v.logged = v.logged[:maxLogged]
+	}
+	if v.git, err = findGit(cfg); err != nil {
+		return nil, err
+	}
+	if v.tmp, err = tempDir(); err != nil {
+		return nil, fmt.Errorf("make a temporary directory: %w", err)
+	}
+	if err := v.write(); err != nil {
+		v.close()
+		return nil, err
+	}
+	v.env = append(gitEnv(), "GIT_DIR="+v.tmp, "GIT_WORK_TREE="+v.dir, "GIT_INDEX_FILE="+v.dir+"/.git/index", "GIT_OPTIONAL_LOCKS=0")
+	v.runner.dir = v.dir
+	return v, nil
+}
+
+// tempDir makes a directory where there is room. A sandbox that collects after
+// its agent may find a full /tmp.
+func tempDir() (string, error) {
+	var errs []error
+	for _, parent := range []string{os.TempDir(), "/dev/shm"} {
+		dir, err := os.MkdirTemp(parent, "kick-collect-")
+		if err == nil {
+			probe := filepath.Join(dir, "probe")
+			if err = os.WriteFile(probe, make([]byte, 64<<10), 0o600); err == nil {
+				return dir, os.Remove(probe)
+			}
+			os.RemoveAll(dir)
+		}
+		errs = append(errs, err)
+	}
+	return "", errors.Join(errs...)
+}
+
+func (v *view) close() { os.RemoveAll(v.tmp) }
+
+// write fills the private git directory.
+func (v *view) write() error {
+	version, format := 0, ""
+	if len(v.base) == 64 {
+		version, format = 1, "[extensions]\n\tobjectformat = sha256\n"
+	}
+	config := fmt.Sprintf(`[core]
+	repositoryformatversion = %d
+	bare = false
+	filemode = true
+	symlinks = true
+	logallrefupdates = false
+	hooksPath = /dev/null
+	fsmonitor = false
+	untrackedCache = false
+	attributesFile = /dev/null
+	excludesFile = /dev/null
+	commitGraph = false
+	multiPackIndex = false
+	compression = 1
+	bigFileThreshold = 1m
+	fsync = none
+%s[pack]
+	useBitmaps = false
+	windowMemory = 64m
+	deltaCacheSize = 32m
+	threads = 2
+[gc]
+	auto = 0
+`, version, format)
+	head := v.head
+	if head == "" {
+		head = "ref: refs/heads/unborn"
+	}
+	exclude, err := readSmall(v.root, ".git/info/exclude", 1<<20)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		exclude = nil // what it would have hidden is then uncommitted work
+	}
+	alternates := v.dir + "/.git/objects\n"
+	if _, err := os.Stat(baseObjects); err == nil {
+		alternates += baseObjects + "\n"
+	}
+	for _, dir := range []string{"objects/info", "objects/pack", "refs", "info"} {
+		if err := os.MkdirAll(filepath.Join(v.tmp, dir), 0o700); err != nil {
+			return err
+		}
+	}
+	for name, content := range map[string]string{
+		"config":                  config,
+		"HEAD":                    head + "\n",
+		"objects/info/alternates": alternates,
+		"info/exclude":            string(exclude) + "\n/" + hiveDir + "/\n",
+	} {
+		if err := os.WriteFile(filepath.Join(v.tmp, name), []byte(content), 0o600); err != nil {
+			return err
+		}
+	}
+	// A split index has its other part beside it.
+	shared, err := filepath.Glob(filepath.Join(v.dir, ".git/sharedindex.*"))
+	if err != nil {
+		return nil // no pattern of ours is malformed; the index then reads as broken
+	}
+	for _, p := range shared[:min(len(shared), 16)] {
+		if info, err := os.Lstat(p); err == nil && info.Mode().IsRegular() {
+			if err := os.Symlink(p, filepath.Join(v.tmp, filepath.Base(p))); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
