@@ -228,13 +228,15 @@ func check(t *testing.T, v validator.Validator, e exchange) {
 	// match.
 	if ok, errs := v.ValidateHttpResponse(r, resp); !ok {
 		for _, e2 := range errs {
-			if e.status >= 400 && strings.Contains(e2.Message, "not defined") || strings.Contains(e2.Reason, "does not exist") {
+			if e.status >= 400 && strings.Contains(e2.Message, "does not exist") {
 				continue
 			}
 			t.Errorf("answer to %s %s (%d): %v", e.method, e.path, e.status, e2)
 		}
 	}
-	if e.status < 400 {
+	// GitHub takes a bare array of labels too, which go-github sends and the
+	// description leaves out.
+	if e.status < 400 && !bytes.HasPrefix(e.request, []byte("[")) {
 		r.Body = io.NopCloser(bytes.NewReader(e.request))
 		if ok, errs := v.ValidateHttpRequest(r); !ok {
 			for _, e2 := range errs {

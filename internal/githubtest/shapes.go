@@ -118,7 +118,7 @@ func (s *Server) branchJSON(r *Repo, branch, oid string) object {
 		"_links":     object{"self": url, "html": s.URL() + "/" + r.FullName() + "/tree/" + branch},
 		"commit": object{
 			"sha": oid, "node_id": nodeID("commit", oid), "url": api + "/commits/" + oid, "html_url": s.URL() + "/" + r.FullName() + "/commit/" + oid,
-			"comments_url": api + "/commits/" + oid + "/comments", "author": nil, "committer": nil, "parents": []object{},
+			"comments_url": api + "/commits/" + oid + "/comments", "author": s.userJSON("octo"), "committer": s.userJSON("octo"), "parents": []object{},
 			"commit": object{
 				"url": api + "/git/commits/" + oid, "author": who, "committer": who, "message": message, "comment_count": 0,
 				"tree": object{"sha": tree, "url": api + "/git/trees/" + tree},
@@ -130,7 +130,7 @@ func (s *Server) branchJSON(r *Repo, branch, oid string) object {
 func (s *Server) labelJSON(r *Repo, name string) object {
 	return object{
 		"id": number(name), "node_id": nodeID("label", name), "url": s.repoAPI(r) + "/labels/" + name, "name": name,
-		"description": nil, "color": "ededed", "default": false,
+		"description": "", "color": "ededed", "default": false,
 	}
 }
 
