@@ -25,11 +25,10 @@ type Change struct {
 
 // Blob is what rules need of a file's content.
 type Blob struct {
-	Size    int64
-	Binary  bool   // a NUL within the first 8,000 bytes, as git decides it
-	LFS     string // object id of a Git LFS pointer, or empty
-	Bidi    string // first bidirectional or tag character that the base's file at that path had none of, as "U+202E on line 3"
-	OldBlob bool   // content that was in the repository before, in a new place
+	Size   int64
+	Binary bool   // a NUL within the first 8,000 bytes, as git decides it
+	LFS    string // object id of a Git LFS pointer, or empty
+	Bidi   string // first bidirectional or tag character, where the base's file at that path has none; as "U+202E on line 3"
 }
 
 // Names are the names of one directory of a new tree.

@@ -13,6 +13,7 @@ import (
 type Work struct {
 	KickID  string
 	Agent   string
+	Repo    string // "owner/name", or the path or URL of a plain remote; what the policy's scopes name
 	Bundle  string // path of the final bundle, read as data
 	Mirror  string // bare mirror generation that holds the base, made by kick
 	BaseOID string // recorded by the preparer, full lower-case hex
@@ -22,7 +23,8 @@ type Work struct {
 }
 
 // Quarantine is a bare repository that holds the work's objects and borrows
-// the base's. Only this package's git children write to it.
+// the base's. Only this package's git children write to it. Close ends those
+// that still run; the directory is the caller's to remove.
 type Quarantine struct {
 	Dir     string // git directory
 	Mirror  string
@@ -30,6 +32,10 @@ type Quarantine struct {
 	Tip     string   // full id of the work's last commit
 	Commits []string // new commits (not reachable from base), parents first
 	Objects []string // S: ids of all objects of tip that base does not reach
+
+	history *history      // what Ingest learned of the new commits
+	objects *objectReader // of Dir; nil once closed
+	base    *objectReader // of Mirror
 }
 
 // Verdict is the broker's decision, with all that led to it.
@@ -42,10 +48,10 @@ type Verdict struct {
 	Tree     string            `json:"tree"`
 	Commits  int               `json:"commits"`
 	Files    int               `json:"files"`    // changed paths, net of base..tip
-	Added    int               `json:"added"`    // lines, text files only
-	Removed  int               `json:"removed"`  //
+	Added    int               `json:"added"`    // lines, text files up to 1 MiB only; -1: not counted
+	Removed  int               `json:"removed"`  // likewise
 	Bytes    int64             `json:"bytes"`    // of new objects, inflated
-	Digests  map[string]string `json:"digests"`  // of what decided: "policy", "scanner", "base", "held-values"
+	Digests  map[string]string `json:"digests"`  // of what decided: "policy", "scanner", "base", "held-values", and "day" where exceptions end
 	Subjects []string          `json:"subjects"` // first lines of the commit messages, oldest first, at most 50
 	Changes  []Change          `json:"changes"`  // net of base..tip, at most 1000
 }

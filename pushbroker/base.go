@@ -1,0 +1,137 @@
+package pushbroker
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"strings"
+
+	"bytes"
+
+	"github.com/kickhq/kick/internal/gitcmd"
+)
+
+// Budgets of one baseReader: what it reads to tell old findings from new ones.
+const (
+	maxBaseBlob  = 16 << 20  // of one file that is asked for by path
+	maxBaseBytes = 512 << 20 // in all, of Contains
+	maxBaseFiles = 10_000    // asked for by path
+)
+
+// baseReader is the Base of an inspection.
+type baseReader struct {
+	r       *objectReader
+	git     gitcmd.Git
+	commit  string
+	tree    string
+	width   int
+	dirs    map[string]map[string]treeEntry // by tree id
+	known   map[[32]byte]bool
+	history []string // ids of all that base reaches, newest commit first; nil: not listed yet
+	bytes   int64
+	files   int
+}
+
+// Blob returns the file or link at path in the base commit's tree.
+func (b *baseReader) Blob(ctx context.Context, path string) ([]byte, bool, error) {
+	e, ok, err := b.entry(path)
+	if err != nil || !ok || e.isTree() || e.mode == modeGitlink {
+		return nil, false, err
+	}
+	if b.files++; b.files > maxBaseFiles {
+		return nil, false, nil
+	}
+	infos, err := b.r.infos([]string{e.oid})
+	if err != nil || infos[0].kind != "blob" || infos[0].size > maxBaseBlob {
+		return nil, false, err
+	}
+	data, err := b.r.one(e.oid, "blob", maxBaseBlob)
+	return data, err == nil, err
+}
+
+// entry finds path in the base commit's tree.
+func (b *baseReader) entry(path string) (treeEntry, bool, error) {
+	e := treeEntry{mode: modeTree, oid: b.tree}
+	for name := range strings.SplitSeq(path, "/") {
+		if !e.isTree() {
+			return treeEntry{}, false, nil
+		}
+		dir, ok := b.dirs[e.oid]
+		if !ok {
+			raw, err := b.r.one(e.oid, "tree", maxBaseBlob)
+			if err != nil {
+				return treeEntry{}, false, err
+			}
+			entries, err := parseTree(raw, b.width)
+			if err != nil {
+				return treeEntry{}, false, fmt.Errorf("tree %s of the base: %w", e.oid, err)
+			}
+			dir = byName(entries)
+			b.dirs[e.oid] = dir
+		}
+		if e, ok = dir[name]; !ok {
+			return treeEntry{}, false, nil
+		}
+	}
+	return e, true, nil
+}
+
+// Contains reports whether a file or commit that base reaches holds value.
+func (b *baseReader) Contains(ctx context.Context, value []byte) (bool, error) {
+	if len(value) == 0 {
+		return false, nil
+	}
+	key := sha256.Sum256(value)
+	if known, ok := b.known[key]; ok {
+		return known, nil
+	}
+	found, err := b.search(ctx, value)
+	if err != nil {
+		return false, err
+	}
+	b.known[key] = found
+	return found, nil
+}
+
+// searchStep is how many objects are asked for at once.
+const searchStep = 256
+
+func (b *baseReader) search(ctx context.Context, value []byte) (bool, error) {
+	if b.history == nil {
+		out, err := b.git.Output(ctx, nil, "rev-list", "--objects", "--no-object-names", b.commit)
+		if err != nil {
+			return false, fmt.Errorf("list the base's objects: %w", err)
+		}
+		b.history = strings.Fields(string(out))
+	}
+	for rest := b.history; len(rest) > 0; {
+		if err := ctx.Err(); err != nil {
+			return false, err
+		}
+		step := rest[:min(searchStep, len(rest))]
+		rest = rest[len(step):]
+		infos, err := b.r.infos(step)
+		if err != nil {
+			return false, err
+		}
+		var ask []string
+		for i, info := range infos {
+			if info.kind == "tree" || info.size < int64(len(value)) || info.size > maxBaseBlob {
+				continue
+			}
+			if b.bytes += info.size; b.bytes > maxBaseBytes {
+				return false, nil
+			}
+			ask = append(ask, step[i])
+		}
+		found := false
+		err = b.r.contents(ask, maxBaseBlob, func(_ int, _ string, data []byte) error {
+			found = found || bytes.Contains(data, value)
+			return nil
+		})
+		if found || err != nil {
+			return found, err
+		}
+	}
+	return false, nil
+}

@@ -1,0 +1,209 @@
+package pushbroker
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/mattn/go-runewidth"
+
+	"github.com/kickhq/kick/internal/escape"
+	"github.com/kickhq/kick/policy"
+)
+
+// Blocks reports whether a finding blocks.
+func (v Verdict) Blocks() bool { return !v.Pass && !v.Review }
+
+// Verdict returns the verdict of a refusal, so that a refused ingest is shown
+// and stored like a refused inspection.
+func (r *Refusal) Verdict(w Work) Verdict {
+	return Verdict{Findings: r.Findings, Base: w.BaseOID, Changes: []Change{}, Digests: map[string]string{"base": w.BaseOID}, Added: -1, Removed: -1}
+}
+
+// tableWidth is the width in columns that WriteTable keeps to.
+const tableWidth = 80
+
+// WriteTable shows the verdict to a person: one line that says what follows
+// from it, then each finding with its rule, its place and what to do. What
+// comes from the work is escaped. colour asks for ANSI colours.
+func (v Verdict) WriteTable(w io.Writer, colour bool) error {
+	t := &table{w: bufio.NewWriter(w), colour: colour}
+	t.summary(v)
+	for _, f := range v.Findings {
+		t.finding(f)
+	}
+	return t.w.Flush()
+}
+
+type table struct {
+	w      *bufio.Writer
+	colour bool
+}
+
+// SGR codes of the levels.
+var levelColour = map[policy.Level]string{policy.Block: "31;1", policy.Review: "33;1", policy.Report: "36"}
+
+func (t *table) paint(code, s string) string {
+	if !t.colour || code == "" {
+		return s
+	}
+	return "\x1b[" + code + "m" + s + "\x1b[0m"
+}
+
+func (t *table) summary(v Verdict) {
+	n := map[policy.Level]int{}
+	for _, f := range v.Findings {
+		n[f.Level]++
+	}
+	var head string
+	switch {
+	case v.Pass:
+		head = t.paint("32;1", "Passed.") + " Nothing stands against pushing this work."
+	case v.Review:
+		head = t.paint(levelColour[policy.Review], "For review.") + " A person has to look at this work before it is merged."
+	default:
+		head = t.paint(levelColour[policy.Block], "Refused.") + " Nothing was pushed; the work is kept."
+	}
+	t.line(head)
+	if v.Commits > 0 {
+		lines := ""
+		if v.Added >= 0 && v.Removed >= 0 {
+			lines = fmt.Sprintf(", +%d −%d lines", v.Added, v.Removed)
+		}
+		t.line(fmt.Sprintf("%s, %s%s, %s of new content", count(v.Commits, "commit"), count(v.Files, "changed file"), lines, size(v.Bytes)))
+	}
+	var parts []string
+	for _, l := range []struct {
+		level policy.Level
+		verb  string
+	}{{policy.Block, "that block"}, {policy.Review, "for review"}, {policy.Report, "to know"}} {
+		if n[l.level] > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n[l.level], l.verb))
+		}
+	}
+	if len(parts) > 0 {
+		t.line("Findings: " + strings.Join(parts, ", "))
+	}
+}
+
+func (t *table) finding(f policy.Finding) {
+	t.line("")
+	t.line(fmt.Sprintf("%s  %s", t.paint(levelColour[f.Level], fmt.Sprintf("%-6s", strings.ToUpper(string(f.Level)))), t.paint("1", escape.String(f.Rule))))
+	t.row("where", placeOf(f))
+	t.row("what", escape.String(f.Message))
+	if f.Excerpt != "" {
+		t.row("text", escape.String(f.Excerpt))
+	}
+	if f.Fingerprint != "" {
+		t.row("print", escape.String(f.Fingerprint))
+	}
+	if f.Exception != "" {
+		t.row("as", "accepted by the policy: "+escape.String(f.Exception))
+	}
+	t.row("do", escape.String(f.Remedy))
+}
+
+// placeOf says where a finding is: path, line, what part, and the commit.
+func placeOf(f policy.Finding) string {
+	var b strings.Builder
+	if f.Path != "" {
+		b.WriteString(escape.String(f.Path))
+		if f.Line > 0 {
+			fmt.Fprintf(&b, ":%d", f.Line)
+			if f.Column > 0 {
+				fmt.Fprintf(&b, ":%d", f.Column)
+			}
+		}
+	}
+	part := func(s string) {
+		if b.Len() > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(s)
+	}
+	if f.Place != "" {
+		part(escape.String(strings.ReplaceAll(f.Place, "-", " ")))
+		if f.Path == "" && f.Line > 0 {
+			fmt.Fprintf(&b, " line %d", f.Line)
+		}
+	}
+	if f.Commit != "" {
+		part("commit " + escape.String(f.Commit[:min(len(f.Commit), 12)]))
+	}
+	if b.Len() == 0 {
+		return "the work as a whole"
+	}
+	return b.String()
+}
+
+// row writes a name and a text that wraps behind it.
+func (t *table) row(name, text string) {
+	const indent = 8
+	first := true
+	for _, l := range wrap(text, tableWidth-indent-6) {
+		if !first {
+			name = ""
+		}
+		first = false
+		t.line(fmt.Sprintf("%*s%-6s%s", indent, "", name, l))
+	}
+}
+
+func (t *table) line(s string) {
+	// A verdict's own text never begins with "::", and texts of the work are
+	// escaped; bufio keeps the error for Flush.
+	_, _ = t.w.WriteString(s + "\n")
+}
+
+// wrap breaks text into lines of at most width columns, at spaces where it can.
+func wrap(text string, width int) []string {
+	var lines []string
+	line, used := "", 0
+	flush := func() {
+		lines = append(lines, line)
+		line, used = "", 0
+	}
+	for word := range strings.FieldsSeq(text) {
+		w := runewidth.StringWidth(word)
+		if used > 0 && used+1+w > width {
+			flush()
+		}
+		if used > 0 {
+			line, used = line+" ", used+1
+		}
+		for w > width { // a word wider than the line, such as a path
+			head := runewidth.Truncate(word, width-used, "")
+			if head == "" {
+				flush()
+				continue
+			}
+			line += head
+			flush()
+			word = word[len(head):]
+			w = runewidth.StringWidth(word)
+		}
+		line, used = line+word, used+w
+	}
+	if used > 0 || len(lines) == 0 {
+		flush()
+	}
+	return lines
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func size(n int64) string {
+	switch {
+	case n < 10<<10:
+		return fmt.Sprintf("%d bytes", n)
+	case n < 10<<20:
+		return fmt.Sprintf("%d KiB", n>>10)
+	}
+	return fmt.Sprintf("%d MiB", n>>20)
+}
