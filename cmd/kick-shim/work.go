@@ -82,12 +82,9 @@ func checkout(cfg frame.Config) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), checkoutMax)
-	defer cancel()
-	g := runner{git: git, env: append(gitEnv(),
-		"GIT_DIR="+cfg.WorkDir+"/.git",
-		"GIT_WORK_TREE="+cfg.WorkDir,
-	), dir: cfg.WorkDir}
+	ctx := context.Background()
+	env := append(gitEnv(), "GIT_DIR="+cfg.WorkDir+"/.git", "GIT_WORK_TREE="+cfg.WorkDir)
+	g := runner{git: git, env: env, dir: cfg.WorkDir, max: checkoutMax}
 	// The workspace does not outlive its kick, so nothing is synced to disk.
 	opts := []string{"-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "core.fsync=none", "-c", "checkout.workers=1", "-c", "advice.detachedHead=false"}
 	if _, err := g.run(ctx, nil, append(opts, "reset", "--quiet", "--hard", "--no-recurse-submodules", cfg.BaseOID)...); err != nil {
@@ -133,7 +130,7 @@ func restorePrompt(ctx context.Context, root *os.Root, g runner, prompt []byte) 
 // be read-only. The error is of the stream to the host alone; whatever else
 // goes wrong is in the summary or in the end of its artifact.
 func collect(cfg frame.Config, w *frame.Writer) error {
-	c := &collector{cfg: cfg, out: w, maxDirty: maxDirty}
+	c := &collector{cfg: cfg, out: w, maxDirty: maxDirty, patience: questionMax}
 	defer c.close()
 	return c.run()
 }
@@ -160,6 +157,7 @@ type collector struct {
 	cfg      frame.Config
 	out      *frame.Writer
 	maxDirty int
+	patience time.Duration // with git, for one question
 
 	root *os.Root
 	view *view // nil when git cannot be asked
@@ -194,7 +192,7 @@ func (c *collector) look() {
 		c.whole = true
 		return
 	}
-	if c.view, err = openView(c.cfg, c.root, &c.sum); err != nil {
+	if c.view, err = openView(c.cfg, c.root, c.patience, &c.sum); err != nil {
 		c.sum.problem("read the repository: %v; the whole work tree is archived instead", err)
 		c.whole = true
 		return

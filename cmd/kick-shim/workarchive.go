@@ -8,7 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"regexp"
+
+	"github.com/kickhq/kick/internal/frame"
 )
 
 // maxArchiveDepth is how deep directories are followed; each level holds one
@@ -166,14 +167,8 @@ func (a *archive) addFile(dir *os.Root, name string, h *tar.Header) error {
 	return err
 }
 
-// Reports: at the top of the work tree and in .hive, where agents are told to
-// put them.
-const (
-	maxReports = 16
-	maxReport  = 1 << 20
-)
-
-var reportName = regexp.MustCompile(`^agent-report[A-Za-z0-9._-]{0,80}\.json$`)
+// maxReports is how many reports are sent.
+const maxReports = 16
 
 // findReports returns the paths of the agent's reports. Where both directories
 // have one of a name, that in .hive is taken: a commit may have brought the
@@ -210,7 +205,7 @@ func reportsIn(root *os.Root, dir string) []string {
 	for {
 		entries, err := f.ReadDir(1000)
 		for _, e := range entries {
-			if e.Type().IsRegular() && reportName.MatchString(e.Name()) && len(names) <= maxReports {
+			if e.Type().IsRegular() && frame.IsReportName(e.Name()) && len(names) <= maxReports {
 				names = append(names, e.Name())
 			}
 		}
@@ -223,7 +218,7 @@ func reportsIn(root *os.Root, dir string) []string {
 func (c *collector) sendReports() error {
 	for _, p := range c.reports {
 		err := c.send(reportKind, path.Base(p), func(w io.Writer) error {
-			b, err := readSmall(c.root, p, maxReport)
+			b, err := readSmall(c.root, p, frame.MaxReportSize)
 			if err != nil {
 				return err
 			}

@@ -15,9 +15,6 @@ import (
 	"github.com/kickhq/kick/internal/frame"
 )
 
-// bundleMax bounds one bundle, most of which is waiting for the host to take it.
-const bundleMax = 10 * time.Minute
-
 // bundle is a git bundle that is being made: a header of ours and the pack of
 // one git pack-objects, which is what git-bundle(1) does with one process more.
 // The one prerequisite is the base.
@@ -26,7 +23,7 @@ type bundle struct {
 	pack   *bufio.Reader
 	cmd    *exec.Cmd
 	ctx    context.Context
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc
 	words  *capped
 	err    error // it could not be started
 	waited bool
@@ -50,7 +47,7 @@ func (v *view) startBundle(refs []ref) *bundle {
 	}
 	h.WriteString("\n")
 	b.header = h.Bytes()
-	b.ctx, b.cancel = context.WithTimeout(context.Background(), bundleMax)
+	b.ctx, b.cancel = context.WithCancelCause(context.Background())
 	b.cmd = v.command(b.ctx, "pack-objects", "--revs", "--thin", "--stdout", "--delta-base-offset", "-q")
 	b.cmd.Stdin, b.cmd.Stderr = &in, b.words
 	out, err := b.cmd.StdoutPipe()
@@ -61,8 +58,29 @@ func (v *view) startBundle(refs []ref) *bundle {
 		b.err, b.waited = fmt.Errorf("start git pack-objects: %w", err), true
 		out = io.NopCloser(strings.NewReader(""))
 	}
-	b.pack = bufio.NewReaderSize(out, frame.MaxPayload)
+	b.pack = bufio.NewReaderSize(&stallReader{b, out, v}, frame.MaxPayload)
 	return b
+}
+
+// stallReader ends a bundle whose git has stopped: the first byte comes when
+// all objects are found, and the others one after the other.
+type stallReader struct {
+	b    *bundle
+	r    io.Reader
+	view *view
+}
+
+func (s *stallReader) Read(p []byte) (int, error) {
+	limit := s.view.max
+	if s.view.hung.Load() {
+		limit = time.Second // in the same place, most likely
+	}
+	t := time.AfterFunc(limit, func() {
+		s.view.hung.Store(true)
+		s.b.cancel(fmt.Errorf("%w after %v without a byte", errKilled, limit))
+	})
+	defer t.Stop()
+	return s.r.Read(p)
 }
 
 // begun waits until the pack begins, which is after git has found all objects.
@@ -80,14 +98,14 @@ func (b *bundle) wait() error {
 	}
 	b.waited = true
 	b.err = gitError(b.ctx, b.cmd.Wait(), []string{"pack-objects"}, b.words)
-	b.cancel()
+	b.cancel(nil)
 	return b.err
 }
 
 // close ends a bundle, whether or not it was sent.
 func (b *bundle) close() {
 	if b != nil && !b.waited {
-		b.cancel()
+		b.cancel(errors.New("not wanted any more"))
 		_ = b.wait()
 	}
 }
@@ -110,7 +128,7 @@ func (v *view) startRest(refs []ref, sum *work) *bundle {
 	var whole []ref
 	for _, r := range refs {
 		in := strings.NewReader("^" + v.base + "\n" + r.oid + "\n")
-		if err := v.stream(context.Background(), in, io.Discard, "rev-list", "--objects", "--quiet", "--stdin"); err != nil {
+		if err := v.ask(in, io.Discard, "rev-list", "--objects", "--quiet", "--stdin"); err != nil {
 			sum.problem("bundle %s: %v", clip(r.name, 200), err)
 			continue
 		}

@@ -532,21 +532,53 @@ func TestCollectGarbage(t *testing.T) {
 	}
 }
 
-// Objects that are FIFOs hang git; its time is limited, see gitMax.
+// Objects that are FIFOs hang git; its time is limited, see questionMax.
 func TestGitIsKilledInTime(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
-	defer cancel()
 	dir := t.TempDir()
 	must(t, syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o600))
-	r := runner{git: "/bin/sh", env: gitEnv(), dir: dir}
+	r := runner{git: "/bin/sh", env: gitEnv(), dir: dir, max: 200 * time.Millisecond}
 	start := time.Now()
-	_, err := r.run(ctx, nil, "-c", "cat fifo; true")
-	if err == nil || !strings.Contains(err.Error(), "was killed") {
+	_, err := r.run(context.Background(), nil, "-c", "cat fifo; true")
+	if err == nil || !strings.Contains(err.Error(), errKilled.Error()) {
 		t.Errorf("error %v", err)
 	}
 	if d := time.Since(start); d > 10*time.Second {
 		t.Errorf("took %v", d)
+	}
+}
+
+// Where git hangs, the files come all the same, soon after.
+func TestCollectWhereGitHangs(t *testing.T) {
+	t.Parallel()
+	ws, _, oid := newWorkspace(t, nil)
+	ws.write("x", "x")
+	tip := ws.commit("x")
+	ws.git("branch", "other")
+	ws.write("dirty.txt", "dirty\n")
+	object := filepath.Join(ws.dir, ".git/objects", tip[:2], tip[2:])
+	must(t, os.Remove(object))
+	must(t, syscall.Mkfifo(object, 0o600))
+	var out bytes.Buffer
+	c := &collector{cfg: frame.Config{WorkDir: ws.dir, BaseOID: oid}, out: frame.NewWriter(&out), maxDirty: maxDirty, patience: 2 * time.Second}
+	defer c.close()
+	start := time.Now()
+	must(t, c.run())
+	if d := time.Since(start); d > 30*time.Second {
+		t.Errorf("took %v", d)
+	}
+	r := parseFrames(t, &out)
+	if got := r.kinds(); got != "work.json final.bundle dirty.tar" {
+		t.Errorf("artifacts %s", got)
+	}
+	if a := r.get(finalBundle); !strings.Contains(a.broken, "took too long") || len(a.data) != 0 {
+		t.Errorf("final bundle of %d bytes, %q", len(a.data), a.broken)
+	}
+	if _, content := r.tar(); content["dirty.txt"] != "dirty\n" {
+		t.Errorf("archive has %q", keys(content))
+	}
+	if got := strings.Join(r.work.Problems, "\n"); !strings.Contains(got, "took too long") {
+		t.Errorf("problems %q", r.work.Problems)
 	}
 }
 
@@ -604,7 +636,7 @@ func TestCollectTooManyFiles(t *testing.T) {
 		ws.write(fmt.Sprintf("many/%d", f), "x")
 	}
 	var out bytes.Buffer
-	c := &collector{cfg: frame.Config{WorkDir: ws.dir, BaseOID: oid, ArtifactMax: 10 << 20}, out: frame.NewWriter(&out), maxDirty: 250}
+	c := &collector{cfg: frame.Config{WorkDir: ws.dir, BaseOID: oid, ArtifactMax: 10 << 20}, out: frame.NewWriter(&out), maxDirty: 250, patience: questionMax}
 	defer c.close()
 	must(t, c.run())
 	r := parseFrames(t, &out)
@@ -652,7 +684,7 @@ func TestCollectReports(t *testing.T) {
 	ws.write(".hive/agent-report.json", "hive")
 	ws.write("src/agent-report.json", "elsewhere")
 	ws.write("agent-report\n.json", "name")
-	ws.write("agent-report-large.json", strings.Repeat("x", maxReport+1))
+	ws.write("agent-report-large.json", strings.Repeat("x", frame.MaxReportSize+1))
 	must(t, os.Symlink("/etc/passwd", filepath.Join(ws.dir, "agent-report-link.json")))
 	must(t, syscall.Mkfifo(filepath.Join(ws.dir, "agent-report-fifo.json"), 0o600))
 	r := collectIn(t, frame.Config{WorkDir: ws.dir, BaseOID: oid})

@@ -54,7 +54,7 @@ func (v *view) status(limit int) statusResult {
 			st.entries = append(st.entries, e)
 		}
 	}}
-	st.err = v.stream(context.Background(), nil, out, "status", "--porcelain=v2", "-z",
+	st.err = v.ask(nil, out, "status", "--porcelain=v2", "-z",
 		"--untracked-files=all", "--no-renames", "--ignore-submodules=dirty")
 	return st
 }
@@ -262,7 +262,7 @@ func (v *view) submodules(root *os.Root, sum *work) []string {
 			f.Close()
 		}
 	}}
-	if err := v.stream(context.Background(), nil, out, "ls-files", "--stage", "-z"); err != nil {
+	if err := v.ask(nil, out, "ls-files", "--stage", "-z"); err != nil {
 		sum.problem("look for submodules: %v", err)
 	}
 	return dirs

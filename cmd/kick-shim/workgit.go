@@ -16,10 +16,6 @@ import (
 	"github.com/kickhq/kick/internal/frame"
 )
 
-// gitMax bounds one question to git. The workspace may hold FIFOs where git
-// expects files, and an open of those never ends.
-const gitMax = 2 * time.Minute
-
 // systemPath is where git is looked for, before the PATH of the command.
 const systemPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -72,6 +68,7 @@ type runner struct {
 	git string
 	env []string
 	dir string
+	max time.Duration // for one run
 }
 
 // command prepares git. Ending ctx kills its whole process group.
@@ -93,7 +90,7 @@ func (r runner) run(ctx context.Context, in io.Reader, args ...string) ([]byte, 
 
 // stream runs git to its end with its output to out. The error has git's words.
 func (r runner) stream(ctx context.Context, in io.Reader, out io.Writer, args ...string) error {
-	ctx, cancel := context.WithTimeout(ctx, gitMax)
+	ctx, cancel := context.WithTimeoutCause(ctx, r.max, fmt.Errorf("%w after %v", errKilled, r.max))
 	defer cancel()
 	cmd := r.command(ctx, args...)
 	words := &capped{max: 2 << 10, drop: true}
@@ -107,12 +104,15 @@ func gitError(ctx context.Context, err error, args []string, words *capped) erro
 		return nil
 	}
 	if ctx.Err() != nil {
-		err = fmt.Errorf("took longer than %v and was killed", gitMax)
+		err = context.Cause(ctx)
 	} else if s := strings.TrimSpace(words.String()); s != "" {
 		err = errors.New(s)
 	}
 	return fmt.Errorf("git %s: %w", subcommand(args), err)
 }
+
+// errKilled is a git that took too long.
+var errKilled = errors.New("took too long and was killed")
 
 func subcommand(args []string) string {
 	for i := 0; i < len(args); i++ {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -40,7 +39,7 @@ func (v *view) revList(revs []string, f func(oid string, parents []string)) erro
 		}
 	}}
 	in := strings.NewReader(strings.Join(revs, "\n") + "\n")
-	return v.stream(context.Background(), in, lines, "rev-list", "--parents", "--stdin")
+	return v.ask(in, lines, "rev-list", "--parents", "--stdin")
 }
 
 // cand is something beside HEAD that may hold work.
@@ -134,11 +133,11 @@ func (v *view) peel(cands []cand, sum *work) ([]cand, error) {
 	for _, c := range cands {
 		fmt.Fprintf(&in, "%s^{}\n", c.oid)
 	}
-	out, err := v.run(context.Background(), &in, "cat-file", "--batch-check=%(objectname) %(objecttype)")
-	if err != nil {
+	var lines []string
+	out := &records{sep: '\n', f: func(line string) { lines = append(lines, line) }}
+	if err := v.ask(&in, out, "cat-file", "--batch-check=%(objectname) %(objecttype)"); err != nil {
 		return nil, err
 	}
-	lines := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
 	if len(lines) != len(cands) {
 		return nil, fmt.Errorf("git cat-file answered %d of %d questions", len(lines), len(cands))
 	}

@@ -1,11 +1,15 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync/atomic"
+	"time"
 
 	"github.com/kickhq/kick/internal/frame"
 )
@@ -20,6 +24,7 @@ const baseObjects = "/run/kick/base/objects"
 // setting of the repository runs a program here, hides a commit or hangs git.
 type view struct {
 	runner
+	hung atomic.Bool // git took too long once, so it is not asked any more
 	root *os.Root
 	dir  string // the work tree
 	tmp  string
@@ -32,8 +37,25 @@ type view struct {
 	logged       []string          // ids that HEAD was at, latest first
 }
 
+// questionMax bounds one question to git, of which the largest repositories
+// take seconds. Where git expects an object there may be a FIFO, and an open of
+// that never ends; then the files shall still come in the time that hosts allow.
+const questionMax = 40 * time.Second
+
+// ask runs git with in as its input and its output to out.
+func (v *view) ask(in io.Reader, out io.Writer, args ...string) error {
+	if v.hung.Load() {
+		return fmt.Errorf("git %s: not asked, since git hung before", args[0])
+	}
+	err := v.stream(context.Background(), in, out, args...)
+	if errors.Is(err, errKilled) {
+		v.hung.Store(true)
+	}
+	return err
+}
+
 // openView makes the view of the repository in root.
-func openView(cfg frame.Config, root *os.Root, sum *work) (_ *view, err error) {
+func openView(cfg frame.Config, root *os.Root, patience time.Duration, sum *work) (_ *view, err error) {
 	if !validOID(cfg.BaseOID) {
 		return nil, fmt.Errorf("the base %q is not a full commit id", cfg.BaseOID)
 	}
@@ -70,7 +92,7 @@ func openView(cfg frame.Config, root *os.Root, sum *work) (_ *view, err error) {
 		return nil, err
 	}
 	v.env = append(gitEnv(), "GIT_DIR="+v.tmp, "GIT_WORK_TREE="+v.dir, "GIT_INDEX_FILE="+v.dir+"/.git/index", "GIT_OPTIONAL_LOCKS=0")
-	v.runner.dir = v.dir
+	v.runner.dir, v.max = v.dir, patience
 	return v, nil
 }
 
