@@ -13,6 +13,7 @@ import (
 type hit struct {
 	rule       int // index into ruleTable; heldRule for a held value
 	held       int // index into Held.names, if so
+	match      int // start of the expression's match
 	start, end int // of the secret
 	level      policy.Level
 }
@@ -194,20 +195,23 @@ func assignFollows(rest []byte, r *rule) bool {
 		return false
 	}
 	i++
+	// What is skipped may be a part of the value where it is "=".
+	need := r.minSecret
 	for n := 0; i < len(rest) && n < 9 && quoteByte[rest[i]]; n++ {
+		if rest[i] == '=' {
+			need--
+		}
 		i++
 	}
-	// The skipping may have taken up to five bytes of the value ("=").
-	need := max(min(r.minSecret, 16)-5, 1)
-	if len(rest)-i < need {
-		return false
-	}
-	for _, c := range rest[i : i+need] {
-		if !valueByte[c] {
-			return false
+	from := i
+	digits := 0
+	for i < len(rest) && i-from < 150 && valueByte[rest[i]] {
+		if rest[i] <= '9' && rest[i] >= '0' {
+			digits++
 		}
+		i++
 	}
-	return true
+	return i-from >= need && (digits >= minDigits || r.verify != "generic")
 }
 
 // margin is what a window has beyond what a match needs, so that a match that
@@ -276,7 +280,7 @@ func (p *pass) run(ctx context.Context, deadline time.Time, index int) error {
 			continue
 		}
 		start, end := secretOf(r, m)
-		h := hit{rule: index, start: start + w.from, end: end + w.from, level: r.level()}
+		h := hit{rule: index, match: m[0] + w.from, start: start + w.from, end: end + w.from, level: r.level()}
 		if p.accept(r, c, &h, m[0]+w.from, m[1]+w.from) {
 			p.hits = append(p.hits, h)
 		}

@@ -27,17 +27,27 @@ func decodeEscapes(w *rewriter) {
 		for from > max(0, i-maxEscaped) && from > i && !isSpace(text[from-1]) {
 			from--
 		}
-		out := append([]byte{}, text[from:at]...)
 		for to < len(text) && to-at < maxEscaped && !isSpace(text[to]) {
-			if r, n := unescape(text[to:]); n > 0 {
-				out, to = append(out, r...), to+n
-				continue
-			}
-			out, to = append(out, text[to]), to+1
+			to++
 		}
+		out, to := unescapeAll(text[from:to], from)
 		w.add(span{from, to}, out, "escapes")
 		i = to
 	}
+}
+
+// unescapeAll decodes every escape of b, which begins at offset from of some
+// text, and returns where it ends there.
+func unescapeAll(b []byte, from int) (out []byte, to int) {
+	out = make([]byte, 0, len(b))
+	for i := 0; i < len(b); {
+		if r, n := unescape(b[i:]); n > 0 {
+			out, i = append(out, r...), i+n
+			continue
+		}
+		out, i = append(out, b[i]), i+1
+	}
+	return out, from + len(b)
 }
 
 // unescape decodes one escape at the start of b; n is its length, 0 if there

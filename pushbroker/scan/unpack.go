@@ -3,7 +3,10 @@ package scan
 import (
 	"archive/zip"
 	"bytes"
+	"compress/flate"
 	"compress/gzip"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 )
@@ -12,6 +15,8 @@ import (
 // further row.
 type unpacker struct {
 	name string
+	// whole says that opening it where it first begins opens all that follows.
+	whole bool
 	// find returns where such bytes begin in data, or -1.
 	find func(data []byte) int
 	// open calls member with the content of each member, and the name that the
@@ -20,8 +25,8 @@ type unpacker struct {
 }
 
 var unpackers = []unpacker{
-	{"gzip", magic("\x1f\x8b\x08"), openGzip},
-	{"zip", magic("PK\x03\x04"), openZip},
+	{name: "gzip", find: magic("\x1f\x8b\x08"), open: openGzip},
+	{name: "zip", whole: true, find: magic("PK\x03\x04"), open: openZip},
 }
 
 func magic(prefix string) func([]byte) int {
@@ -53,10 +58,8 @@ func unpack(v *view, b *budget) []*view {
 				break
 			}
 			at += i
-			members := 0
 			err := u.open(data[at:], func(name string, r io.Reader) error {
 				content, err := b.read(r)
-				members++
 				if len(content) > 0 {
 					children = append(children, &view{text: content, depth: v.depth + 1, parent: v, whole: span{at, at}, how: u.name})
 				}
@@ -65,8 +68,11 @@ func unpack(v *view, b *budget) []*view {
 				}
 				return err
 			})
-			if err == nil && u.name == "zip" {
-				break // the directory at the end covers all
+			switch {
+			case errors.As(err, new(errTooMany)):
+				b.exceed("archive members")
+			case err == nil && u.whole, b.spent != "":
+				return children
 			}
 			at++
 		}
@@ -85,7 +91,7 @@ func openGzip(data []byte, member func(string, io.Reader) error) error {
 func openZip(data []byte, member func(string, io.Reader) error) error {
 	z, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
 	if err != nil {
-		return err
+		return openZipMember(data, member)
 	}
 	if len(z.File) > maxMembers {
 		return errTooMany{len(z.File)}
@@ -103,6 +109,28 @@ func openZip(data []byte, member func(string, io.Reader) error) error {
 		}
 	}
 	return member(z.Comment, bytes.NewReader(nil))
+}
+
+// openZipMember opens the one member whose local header begins data, for an
+// archive whose directory is cut off or wrong. unpack finds the next one.
+func openZipMember(data []byte, member func(string, io.Reader) error) error {
+	const header = 30 // APPNOTE.TXT, 4.3.7
+	if len(data) < header {
+		return io.ErrUnexpectedEOF
+	}
+	field := func(at int) int { return int(binary.LittleEndian.Uint16(data[at:])) }
+	begin := header + field(26) + field(28)
+	if begin > len(data) {
+		return io.ErrUnexpectedEOF
+	}
+	if field(8) != int(zip.Deflate) {
+		return zip.ErrAlgorithm // stored members are searched as they stand
+	}
+	r := flate.NewReader(bytes.NewReader(data[begin:]))
+	if err := member(string(data[header:header+field(26)]), r); err != nil {
+		return err
+	}
+	return zip.ErrFormat // there may be another one behind
 }
 
 // maxMembers caps the members of one archive.

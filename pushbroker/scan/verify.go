@@ -11,14 +11,15 @@ import (
 // verifiers are checks that an expression cannot make. One may lower the hit's
 // level and move its end.
 var verifiers = map[string]func(text []byte, h *hit) bool{
-	"basicauth": verifyBasicAuth,
-	"digits":    verifyDigits,
-	"generic":   verifyGeneric,
-	"jwt":       verifyJWT,
-	"mixed":     verifyMixed,
-	"password":  verifyPassword,
-	"pem":       verifyPEM,
-	"userinfo":  verifyUserinfo,
+	"authorization": verifyAuthorization,
+	"basicauth":     verifyBasicAuth,
+	"generic":       verifyGeneric,
+	"jwt":           verifyJWT,
+	"mixed":         verifyMixed,
+	"password":      verifyPassword,
+	"pem":           verifyPEM,
+	"square":        verifySquare,
+	"userinfo":      verifyUserinfo,
 }
 
 // letters counts what a value is made of.
@@ -104,7 +105,7 @@ func userinfoFollows(rest []byte) bool {
 // are not reported; what is short, or for a host that is reserved for
 // examples, is possible.
 func verifyUserinfo(text []byte, h *hit) bool {
-	b := text[h.start:h.end]
+	b, _ := unescapeAll(text[h.start:h.end], 0)
 	n := count(b)
 	if variable(b) || n.digit == 0 && (len(b) < 16 || entropy(b) < 3.8) || n.upper+n.lower == 0 {
 		return false
@@ -163,11 +164,19 @@ loop:
 		i++
 	}
 	n := count(body)
-	if len(body) < 64 || n.upper < 4 || n.lower < 4 || n.digit < 2 || entropy(body) < 3.5 {
-		return false
+	if len(body) >= 64 && n.upper >= 4 && n.lower >= 4 && n.digit >= 2 && entropy(body) >= 3.5 {
+		h.end += i
+		return true
 	}
-	h.end += i
-	return true
+	// A body that is none of these, between a header and an end: let a person look.
+	h.level = policy.Review
+	for _, end := range []string{"KEY-----", "KEY BLOCK-----"} {
+		if i := bytes.Index(rest, []byte(end)); i >= 64 {
+			h.end += i + len(end)
+			return true
+		}
+	}
+	return false
 }
 
 // headerLine returns the length of a PEM header ("Proc-Type: 4,ENCRYPTED") at
@@ -189,12 +198,94 @@ func headerLine(b []byte) int {
 	return end
 }
 
-// verifyGeneric thins out the generic rule's strikes: a name and a value that
-// is not evidently random are what code consists of.
+// minDigits is how many digits the generic rule wants in a value.
+const minDigits = 2
+
+// verifyGeneric thins out the generic rule's strikes: names beside names are
+// what code consists of, and hexadecimal in numbers is test data.
 func verifyGeneric(text []byte, h *hit) bool {
 	b := text[h.start:h.end]
 	n := count(b)
-	return n.digit >= 2 && n.upper+n.lower >= 2
+	if n.digit < minDigits || n.upper+n.lower < 2 || identifier(b) || ascending(b) {
+		return false
+	}
+	if name := text[h.match:h.start]; changes(name, 2) > 4 {
+		return false // the "name" is itself random letters that hold "API" or "KEY"
+	}
+	return !hexadecimal(b) || !hexData(text, h)
+}
+
+// identifier reports whether b is made as names are: at most one number, and
+// few changes of case. (Of random values of 20 letters, 1 in 100 looks so.)
+func identifier(b []byte) bool {
+	return changes(b, 2) <= 2 && float64(changes(b, -1)) < 0.35*float64(len(b))
+}
+
+// changes counts where b changes from one kind of letter (lower case, upper
+// case, digit, other) to another; with kind, only from and to that kind.
+func changes(b []byte, only int) (n int) {
+	kind := func(c byte) int {
+		switch {
+		case c >= 'a' && c <= 'z':
+			return 0
+		case c >= 'A' && c <= 'Z':
+			return 1
+		case c >= '0' && c <= '9':
+			return 2
+		}
+		return 3
+	}
+	for i := 1; i < len(b); i++ {
+		from, to := kind(b[i-1]), kind(b[i])
+		if from != to && (only < 0 || from == only || to == only) {
+			n++
+		}
+	}
+	return n
+}
+
+// ascending reports whether most letters follow the one before: 0123456789.
+func ascending(b []byte) bool {
+	n := 0
+	for i := 1; i < len(b); i++ {
+		if b[i] == b[i-1]+1 || b[i] == b[i-1] {
+			n++
+		}
+	}
+	return 2*n > len(b)
+}
+
+// hexData reports whether the text around holds four more times 32 hexadecimal
+// digits: test vectors, checksums.
+func hexData(text []byte, h *hit) bool {
+	from, to := max(h.start-16<<10, 0), min(h.end+16<<10, len(text))
+	others, run := 0, 0
+	for i := from; i < to; i++ {
+		if i >= h.start && i < h.end {
+			run = 0
+		} else if fourBits[text[i]] == 0xff {
+			run = 0
+		} else if run++; run%32 == 0 {
+			others++
+		}
+	}
+	return others >= 4
+}
+
+// verifySquare leaves out zeros in base64, which begin as Square's tokens do.
+func verifySquare(text []byte, h *hit) bool {
+	return !bytes.Contains(text[h.start:h.end], []byte("AAAAA"))
+}
+
+// verifyAuthorization tells a credential from the header of every tutorial.
+func verifyAuthorization(text []byte, h *hit) bool {
+	if h.start >= 6 && strings.EqualFold(string(text[h.start-6:h.start-1]), "basic") {
+		b, _ := base64.RawStdEncoding.DecodeString(strings.TrimRight(string(text[h.start:h.end]), "="))
+		_, password, ok := strings.Cut(string(b), ":")
+		n := count([]byte(password))
+		return ok && printableRun(b) == len(b) && n.digit > 0 && n.upper+n.lower > 0
+	}
+	return verifyDigits(text, h) && !identifier(text[h.start:h.end])
 }
 
 // placeholder reports whether a value is one that documentation shows.

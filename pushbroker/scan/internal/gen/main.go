@@ -73,6 +73,16 @@ var possible = map[string]bool{
 	"plaid-client-id": true, "aws-amazon-bedrock-api-key-short-lived": true,
 }
 
+// verify names the check of verify.go that a rule of gitleaks gets besides.
+var verify = map[string]string{"generic-api-key": "generic", "square-access-token": "square"}
+
+// named are rules whose value has a form of its own, though no long prefix.
+var named = map[string]bool{
+	"dropbox-long-lived-api-token": true, "dropbox-short-lived-api-token": true, "telegram-bot-api-token": true,
+	"twitter-bearer-token": true, "yandex-access-token": true, "yandex-aws-access-token": true, "mailchimp-api-key": true,
+	"okta-access-token": true, "beamer-api-token": true,
+}
+
 // keepPath are rules that would drown a person without their path condition.
 // The condition costs recall only at the possible grade.
 var keepPath = map[string]bool{"hashicorp-tf-password": true, "kubernetes-secret-yaml": true, "pkcs12-file": true}
@@ -126,9 +136,7 @@ func compile(conf gitleaksConfig) (rules []rule, stop []string, err error) {
 		if keepPath[g.ID] {
 			r.path = g.Path
 		}
-		if g.ID == "generic-api-key" {
-			r.verify = "generic"
-		}
+		r.verify = verify[g.ID]
 		for _, a := range g.Allowlists {
 			if strings.EqualFold(a.Condition, "AND") || a.RegexTarget == "line" {
 				continue
@@ -150,7 +158,7 @@ func compile(conf gitleaksConfig) (rules []rule, stop []string, err error) {
 				return nil, nil, fmt.Errorf("rule %s: %w", g.ID, err)
 			}
 		}
-		r.certain = !possible[g.ID] && !r.assign
+		r.certain = !possible[g.ID] && (!r.assign || named[g.ID])
 		rules = append(rules, r)
 	}
 	for id := range superseded {
@@ -188,8 +196,9 @@ func (r *rule) analyse(keywords []string) error {
 			return err
 		}
 		r.shape.MinSecret = valueShape.MinSecret
-		r.shape.Anchors = valueShape.Anchors
-		if len(valueShape.Anchors) == 0 {
+		if prefixed(valueShape.Anchors) {
+			r.shape.Anchors = valueShape.Anchors
+		} else {
 			r.assign, r.shape.Anchors = true, nameShape.Anchors
 		}
 	}
@@ -202,6 +211,17 @@ func (r *rule) analyse(keywords []string) error {
 		}
 	}
 	return nil
+}
+
+// prefixed reports whether a value has a literal of its own that tells whose it
+// is, and not only a filler such as AAAA.
+func prefixed(anchors []shape.Anchor) bool {
+	for _, a := range anchors {
+		if len(a.Lit) < 4 || strings.Trim(a.Lit, a.Lit[:1]) == "" {
+			return false
+		}
+	}
+	return len(anchors) > 0
 }
 
 func write(version string, rules []rule, global gitleaksAllow, stop []string) ([]byte, error) {

@@ -248,7 +248,7 @@ var Own = []Rule{
 		Misses:  []string{"machine host login user password secret", "machine host login user password $PASSWORD"},
 	},
 	{
-		ID: "authorization-header", What: "an authorization header", Grade: Possible, Entropy: 3.5, Verify: "digits",
+		ID: "authorization-header", What: "an authorization header", Grade: Possible, Entropy: 3.5, Verify: "authorization",
 		Expr:    `(?i)authorization["'\]]{0,2}\s{0,2}[:=,]\s{0,2}["'\x60]{0,1}(?:basic|bearer|token)\s{1,3}([a-z0-9._~+/=-]{20,900})`,
 		Matches: []string{"Authorization: Bearer {an:40}", `req.Header["Authorization"] = "token {an:40}"`},
 		Misses:  []string{"Authorization: Bearer $TOKEN", "Authorization: Bearer <token>"},
