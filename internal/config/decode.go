@@ -16,9 +16,11 @@ import (
 )
 
 const (
-	// maxNodes bounds the nodes that are looked at, aliases followed: a file of
-	// 1 MiB could otherwise repeat a large block a hundred thousand times.
-	maxNodes = 100_000
+	// maxWork bounds the values that are looked at, aliases followed: a file of
+	// 1 MiB could otherwise repeat a large block a hundred thousand times. Each
+	// 16 bytes of a value count as one more, since each is searched for
+	// credentials at about 1 MB/s.
+	maxWork = 100_000
 	// maxProblems bounds the report on one file.
 	maxProblems = 100
 )
@@ -75,7 +77,8 @@ func (p place) child(key string, n *yaml.Node) place {
 type decoder struct {
 	file     string
 	problems Problems
-	nodes    int
+	work     int  // see maxWork
+	stopped  bool // maxWork is reached
 }
 
 func (d *decoder) problem(p place, what, remedy string) {
@@ -136,17 +139,19 @@ func (d *decoder) parse(data []byte) *yaml.Node {
 // visit counts a node and follows an alias. It returns nil when the file makes
 // too much of its aliases.
 func (d *decoder) visit(p place) *yaml.Node {
-	d.nodes++
-	if d.nodes == maxNodes {
-		d.problem(p, "the aliases of this file expand to more than 100,000 values", "write fewer aliases")
+	n := p.node
+	if n.Kind == yaml.AliasNode {
+		n = n.Alias
 	}
-	if d.nodes >= maxNodes {
-		return nil
+	d.work += 1 + len(n.Value)/16
+	if d.work < maxWork {
+		return n
 	}
-	if p.node.Kind == yaml.AliasNode {
-		return p.node.Alias
+	if !d.stopped {
+		d.problem(p, "the aliases of this file expand to too much", "write fewer aliases")
 	}
-	return p.node
+	d.stopped = true
+	return nil
 }
 
 // isNull reports whether a key was written without a value.

@@ -264,8 +264,18 @@ func golden(t *testing.T, path string, got []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !bytes.Equal(got, want) {
-		t.Errorf("%s differs; look at it, then run go test -update. Got:\n%s", path, got)
+	gotLines, wantLines := strings.Split(string(got), "\n"), strings.Split(string(want), "\n")
+	for i := range max(len(gotLines), len(wantLines)) {
+		var g, w string
+		if i < len(gotLines) {
+			g = gotLines[i]
+		}
+		if i < len(wantLines) {
+			w = wantLines[i]
+		}
+		if g != w {
+			t.Fatalf("%s differs in line %d: got %q, want %q; if that is right, run go test -update", path, i+1, g, w)
+		}
 	}
 }
 
