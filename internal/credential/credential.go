@@ -130,6 +130,9 @@ func plainKind(value string) string {
 			return f.kind
 		}
 	}
+	if !strings.Contains(value, "://") { // the search below is slow on long text
+		return ""
+	}
 	for _, m := range userinfo.FindAllStringSubmatch(value, -1) {
 		scheme, user := strings.ToLower(m[1]), m[2]
 		ssh := scheme == "ssh" || scheme == "git+ssh" || scheme == "ssh+git"
