@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -284,21 +286,35 @@ func TestFetchRewrittenBranch(t *testing.T) {
 func TestFetchConsolidatesPacks(t *testing.T) {
 	t.Parallel()
 	repo, c := newRepo(t), newCache(t)
-	src := Source{Repo: repo, Base: "main"}
-	first := fetch(t, c, src)
 	for i := range maxPacks {
-		commit(t, repo, "a", strings.Repeat("x", i+1))
-		b, err := c.Fetch(t.Context(), src)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if n := len(packs(t, b)); n > maxPacks {
-			t.Errorf("%d packs, want at most %d", n, maxPacks)
-		}
-		if err := b.Release(); err != nil {
+		if err := os.WriteFile(filepath.Join(repo, fmt.Sprint("f", i)), []byte{byte(i)}, 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
+	commit(t, repo, "last", "last")
+	git(t, repo, "add", ".")
+	git(t, repo, "commit", "-qm", "files")
+	src := Source{Repo: repo, Base: "main"}
+	first := fetch(t, c, src)
+	// As after many fetches: one pack more for each file.
+	for i := range maxPacks - 1 {
+		pack := exec.Command("git", "--git-dir="+first.Mirror, "pack-objects", "-q", first.Objects()+"/pack/pack")
+		pack.Stdin = strings.NewReader(git(t, repo, "rev-parse", fmt.Sprintf("main:f%d", i)) + "\n")
+		if out, err := pack.CombinedOutput(); err != nil {
+			t.Fatalf("%v %s", err, out)
+		}
+	}
+	g, err := load(first.Mirror)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.seal(); err != nil {
+		t.Fatal(err)
+	}
+	if again := fetch(t, c, src); again.Mirror != first.Mirror || len(packs(t, again)) != maxPacks {
+		t.Fatalf("%d packs in %s, want %d in %s", len(packs(t, again)), again.Mirror, maxPacks, first.Mirror)
+	}
+	commit(t, repo, "one", "more")
 	last := fetch(t, c, src)
 	if last.Mirror == first.Mirror || len(packs(t, last)) != 1 {
 		t.Errorf("%s with %d packs after %s", last.Mirror, len(packs(t, last)), first.Mirror)
@@ -594,12 +610,7 @@ func TestFetchWithDiskFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	commit(t, repo, "noise", string(noise))
-	cmd := fetcher{Cache: t.TempDir(), Repo: repo, Base: "main", Tmpfs: "1m"}.command(t)
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
-		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
-		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
-	}
+	cmd := inNamespaces(fetcher{Cache: t.TempDir(), Repo: repo, Base: "main", Tmpfs: "1m"}.command(t))
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("in a user namespace: %v", err)

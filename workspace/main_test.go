@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"net/http"
 	"net/http/cgi"
 	"net/http/httptest"
@@ -13,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -31,6 +34,7 @@ type fetcher struct {
 	Umask                       int
 	Tmpfs                       string // size of a small file system that is mounted at Cache
 	Hold                        bool   // keep the pin until stdin ends
+	Remove                      string // instead of fetching, Remove this directory
 }
 
 // fetched is a line that it prints for each fetch.
@@ -62,6 +66,9 @@ func fetchHere(spec string) error {
 		if err := unix.Mount("tmpfs", f.Cache, "tmpfs", 0, "mode=700,size="+f.Tmpfs); err != nil {
 			return fmt.Errorf("mount: %w", err)
 		}
+	}
+	if f.Remove != "" {
+		return Remove(f.Remove)
 	}
 	for range f.Times {
 		b, err := Cache{Dir: f.Cache}.Fetch(context.Background(), f.source())
@@ -111,6 +118,17 @@ func (f fetcher) command(t *testing.T) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), fetcherEnv+"="+string(spec))
 	cmd.Stderr = os.Stderr
+	return cmd
+}
+
+// inNamespaces makes cmd the root of its own user and mount namespace, so that
+// it may mount.
+func inNamespaces(cmd *exec.Cmd) *exec.Cmd {
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
+	}
 	return cmd
 }
 
@@ -227,6 +245,9 @@ func gitServer(t *testing.T, root, password string, wrap func(http.Handler) http
 	var h http.Handler = &cgi.Handler{
 		Path: filepath.Join(git(t, "/", "--exec-path"), "git-http-backend"),
 		Env:  []string{"GIT_PROJECT_ROOT=" + root, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null"},
+		// Clients that a test kills are no news.
+		Stderr: io.Discard,
+		Logger: log.New(io.Discard, "", 0),
 	}
 	if wrap != nil {
 		h = wrap(h)

@@ -1,0 +1,150 @@
+package workspace
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func release(t *testing.T, b *Base) {
+	t.Helper()
+	if err := b.Release(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// age makes a mirror look unused for d.
+func age(t *testing.T, b *Base, d time.Duration) {
+	t.Helper()
+	then := time.Now().Add(-d)
+	if err := os.Chtimes(filepath.Join(filepath.Dir(b.Mirror), "lock"), then, then); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func exists(t *testing.T, path string) bool {
+	t.Helper()
+	_, err := os.Lstat(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+func TestGC(t *testing.T) {
+	t.Parallel()
+	c := newCache(t)
+	if removed, err := c.GC(t.Context(), Keep{}); err != nil || removed != nil {
+		t.Errorf("without a cache: %s, %v", removed, err)
+	}
+	get := func(unused time.Duration) *Base {
+		b, err := c.Fetch(t.Context(), Source{Repo: newRepo(t), Base: "main"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		age(t, b, unused)
+		return b
+	}
+	fresh, old, pinned, borrowed, locked := get(time.Minute), get(time.Hour*2), get(time.Hour*2), get(time.Hour*2), get(time.Hour*2)
+	release(t, fresh)
+	release(t, old)
+	ws := prepare(t, borrowed, task())
+	release(t, borrowed)
+	release(t, locked)
+	l, err := lock(t.Context(), filepath.Join(filepath.Dir(locked.Mirror), "lock"), unix.LOCK_EX)
+	if err != nil {
+		t.Fatal(err)
+	}
+	removed, err := c.GC(t.Context(), Keep{Unused: time.Hour})
+	if err != nil || len(removed) != 1 || removed[0] != old.Mirror {
+		t.Errorf("removed %s, %v; want %s", removed, err, old.Mirror)
+	}
+	for b, want := range map[*Base]bool{fresh: true, old: false, pinned: true, borrowed: true, locked: true} {
+		if exists(t, b.Mirror) != want || exists(t, filepath.Dir(b.Mirror)) != want {
+			t.Errorf("%s is there: %v, want %v", b.Mirror, !want, want)
+		}
+	}
+	if err := errors.Join(l.Close(), Remove(ws)); err != nil {
+		t.Fatal(err)
+	}
+	release(t, pinned)
+	if _, err := c.GC(t.Context(), Keep{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := ls(t, c.Dir); got != "" {
+		t.Errorf("left %s", got)
+	}
+	if b := fetch(t, c, Source{Repo: fresh.Repo, Base: "main"}); b.OID != fresh.OID {
+		t.Errorf("after GC: %+v", b)
+	}
+}
+
+func TestGCBytes(t *testing.T) {
+	t.Parallel()
+	c := newCache(t)
+	var bases []*Base
+	for i := range 3 {
+		b, err := c.Fetch(t.Context(), Source{Repo: newRepo(t), Base: "main"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		release(t, b)
+		age(t, b, time.Duration(3-i)*time.Minute)
+		bases = append(bases, b)
+	}
+	size := treeSize(filepath.Dir(bases[0].Mirror))
+	if size < 1000 {
+		t.Fatalf("a mirror has %d bytes", size)
+	}
+	removed, err := c.GC(t.Context(), Keep{Unused: time.Hour, Bytes: size*2 + size/2})
+	if err != nil || len(removed) != 1 || removed[0] != bases[0].Mirror {
+		t.Errorf("removed %s, %v; want the least recently used", removed, err)
+	}
+}
+
+// GC removes an entry while others fetch it; nobody fails.
+func TestGCBesideFetches(t *testing.T) {
+	t.Parallel()
+	repo, c := newRepo(t), newCache(t)
+	type result struct {
+		out []byte
+		err error
+	}
+	done := make(chan result)
+	for range 2 {
+		cmd := fetcher{Cache: c.Dir, Repo: repo, Base: "main", Times: 6}.command(t)
+		go func() {
+			out, err := cmd.Output()
+			done <- result{out, err}
+		}()
+	}
+	removed := 0
+	for left := 2; left > 0; {
+		select {
+		case r := <-done:
+			if r.err != nil {
+				t.Errorf("fetcher: %v", r.err)
+			}
+			for _, l := range parseFetched(t, r.out) {
+				if l.Error != "" {
+					t.Error(l.Error)
+				}
+			}
+			left--
+		default:
+			r, err := c.GC(t.Context(), Keep{})
+			if err != nil {
+				t.Error(err)
+			}
+			removed += len(r)
+		}
+	}
+	if removed == 0 {
+		t.Error("nothing was removed meanwhile: this test is void")
+	}
+}
