@@ -22,6 +22,12 @@ type Embedded struct {
 	weak weakness
 }
 
+var (
+	_ Launcher    = (*Embedded)(nil)
+	_ Preflighter = (*Embedded)(nil)
+	_ Reaper      = (*Embedded)(nil)
+)
+
 // EmbeddedConfig configures the embedded runtime.
 type EmbeddedConfig struct {
 	// Shim is the program cmd/kick-shim, built static for this machine.
