@@ -43,12 +43,6 @@ func sealShim(shim []byte) (*os.File, error) {
 	return os.Open("/proc/self/fd/" + strconv.Itoa(fd))
 }
 
-// launchFiles are the descriptors that the shim starts with.
-type launchFiles struct {
-	stdin, stdout, stderr, shim *os.File
-	trees                       []*os.File
-}
-
 // firstTreeFD is the shim's number for the first tree, after the three pipes
 // and itself.
 const firstTreeFD = 4
@@ -67,9 +61,8 @@ type process struct {
 	closed sync.Once
 }
 
-// startProcess starts the shim as planned. change, if not nil, may exchange
-// descriptors first.
-func startProcess(p *plan, shim *os.File, trees []*os.File, change func(*launchFiles)) (*process, error) {
+// startProcess starts the shim as planned. change, if not nil, may change that.
+func startProcess(p *plan, shim *os.File, trees []*os.File, change func(*os.ProcAttr)) (*process, error) {
 	var opened []*os.File
 	pipe := func() (r, w *os.File, err error) {
 		r, w, err = os.Pipe()
@@ -94,16 +87,15 @@ func startProcess(p *plan, shim *os.File, trees []*os.File, change func(*launchF
 	if err != nil {
 		return fail(err)
 	}
-	files := launchFiles{stdin, stdout, stderr, shim, trees}
-	if change != nil {
-		change(&files)
-	}
 	proc := &process{stdin: toShim, stdout: fromShim, pipes: []*os.File{toShim, fromShim, log}, log: &tail{max: 8 << 10}, done: make(chan struct{})}
 	attr := &os.ProcAttr{
 		Dir:   "/",
 		Env:   p.env,
-		Files: append([]*os.File{files.stdin, files.stdout, files.stderr, files.shim}, files.trees...),
+		Files: append([]*os.File{stdin, stdout, stderr, shim}, trees...),
 		Sys:   p.sysProcAttr(),
+	}
+	if change != nil {
+		change(attr)
 	}
 	started := make(chan error)
 	go func() {

@@ -50,7 +50,7 @@ type session struct {
 // host's checks. Both functions are nil in earnest.
 type weakness struct {
 	session func(*session)
-	files   func(*launchFiles)
+	process func(*os.ProcAttr)
 }
 
 // end notes why the host ends the sandbox. The first reason stays.
@@ -108,7 +108,7 @@ func (s *session) start() (err error) {
 		}
 		defer closeAll(trees)
 	}
-	s.proc, err = startProcess(p, s.shim, trees, s.weak.files)
+	s.proc, err = startProcess(p, s.shim, trees, s.weak.process)
 	if err != nil {
 		return startError(err, p.clone)
 	}
