@@ -180,9 +180,29 @@ func decodeRuns(w *rewriter) {
 
 // keep adds decoded bytes that hold something to look at.
 func (w *rewriter) keep(raw span, decoded []byte, how string) {
-	if printableRun(decoded) >= minPrintable || packed(decoded) {
+	if readable(decoded) || packed(decoded) {
 		w.add(raw, decoded, how)
 	}
+}
+
+// readable reports whether b holds minPrintable printable bytes in a row, or
+// with one zero between each, as UTF-16 has it.
+func readable(b []byte) bool {
+	run, zeros := 0, 0
+	for _, c := range b {
+		switch {
+		case asciiText(c):
+			if run++; run >= minPrintable {
+				return true
+			}
+			zeros = 0
+		case c == 0 && zeros == 0:
+			zeros++
+		default:
+			run, zeros = 0, 0
+		}
+	}
+	return false
 }
 
 // plausible lets a short run pass only if it begins with printable bytes; most
@@ -197,13 +217,15 @@ func plausible(run []byte) bool {
 	printable := 0
 	for i := 0; i+4 <= len(run); i += 4 {
 		b := decode4(run[i:])
-		n := 0
+		n, zeros := 0, 0
 		for _, c := range b {
-			if c >= ' ' && c < 0x7f || c == '\n' || c == '\t' || c == '\r' {
+			if asciiText(c) {
 				n++
+			} else if c == 0 {
+				zeros++ // UTF-16
 			}
 		}
-		if n < 3 {
+		if n+zeros < 3 || n == 0 {
 			printable = 0
 		} else if printable += 3; printable >= minPrintable-3 {
 			return true

@@ -40,8 +40,8 @@ type heldForm struct {
 }
 
 // NewHeld makes the set of values by name. Each is found as it is, in base64
-// (of any alignment, both alphabets), in hexadecimal, percent-encoded and
-// reversed; the scanner's decoding finds it in more. key, at least 16 bytes,
+// (of any alignment, both alphabets), in hexadecimal, percent-encoded, in
+// UTF-16 and reversed; the scanner's decoding finds it in more. key, at least 16 bytes,
 // makes the digest; the same values and key give the same digest.
 //
 // A value of less than 8 or more than 64 KiB bytes is an error that names it,
@@ -99,10 +99,10 @@ func (h *Held) Digest() string {
 }
 
 // String keeps the values out of logs.
-func (h *Held) String() string { return fmt.Sprintf("%d held values", len(h.Names())) }
+func (h Held) String() string { return fmt.Sprintf("%d held values", len(h.names)) }
 
 // GoString does the same for %#v.
-func (h *Held) GoString() string { return h.String() }
+func (h Held) GoString() string { return h.String() }
 
 func (h *Held) literals() []heldForm {
 	if h == nil {
@@ -140,6 +140,13 @@ func heldForms(v string) []literal {
 		folded(percent.String())
 		exact(url.QueryEscape(p))
 		exact(url.PathEscape(p))
+		var little, big strings.Builder // UTF-16
+		for _, c := range []byte(p) {
+			little.Write([]byte{c, 0})
+			big.Write([]byte{0, c})
+		}
+		exact(little.String())
+		exact(big.String())
 		reversed := []byte(p)
 		slices.Reverse(reversed)
 		exact(string(reversed))

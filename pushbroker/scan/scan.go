@@ -142,6 +142,12 @@ var tableDigest = sync.OnceValue(func() string {
 // HeldDigest names the set of held values by a keyed digest; empty: none.
 func (s *Scanner) HeldDigest() string { return s.held.Digest() }
 
+// String keeps the key out of logs.
+func (s *Scanner) String() string { return fmt.Sprintf("scanner of %d rules", len(ruleTable)) }
+
+// GoString does the same for %#v.
+func (s *Scanner) GoString() string { return s.String() }
+
 // found is a hit with its value and its place in the item.
 type found struct {
 	hit

@@ -74,7 +74,7 @@ var possible = map[string]bool{
 }
 
 // verify names the check of verify.go that a rule of gitleaks gets besides.
-var verify = map[string]string{"generic-api-key": "generic", "square-access-token": "square"}
+var verify = map[string]string{"generic-api-key": "generic", "jwt": "jwt", "square-access-token": "square"}
 
 // named are rules whose value has a form of its own, though no long prefix.
 var named = map[string]bool{
