@@ -354,12 +354,12 @@ func TestRefusedWhenTheAuditFails(t *testing.T) {
 // connections end at once, and the socket is gone.
 func TestCloseCuts(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	for name, end := range map[string]func(*Gateway){
-		"Close":   func(g *Gateway) { _ = g.Close() },
-		"context": func(*Gateway) { cancel() },
+	for name, end := range map[string]func(*Gateway, context.CancelFunc){
+		"Close":   func(g *Gateway, _ context.CancelFunc) { _ = g.Close() },
+		"context": func(_ *Gateway, cancel context.CancelFunc) { cancel() },
 	} {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
 		lim := defaultLimits
 		lim.connections = 2
 		g, err := listen(ctx, filepath.Join(shortDir(t), "egress"), "k0000000000001", "fixer", &audit{}, lim)
@@ -371,7 +371,7 @@ func TestCloseCuts(t *testing.T) {
 			t.Fatal(err)
 		}
 		start := time.Now()
-		end(g)
+		end(g, cancel)
 		for _, c := range []net.Conn{idle, half, waiting} {
 			if n, err := io.Copy(io.Discard, c); n != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Errorf("%s: a connection got %d bytes, then %v", name, n, err)
