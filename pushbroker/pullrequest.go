@@ -1,0 +1,119 @@
+package pushbroker
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/google/go-github/v66/github"
+
+	"github.com/kickhq/kick/internal/githubapp"
+)
+
+// pullRequest finds or makes the pull request of the pushed branch.
+func (p *publisher) pullRequest(ctx context.Context) error {
+	return p.withToken(ctx, "open pull request", githubapp.Permissions{"pull_requests": "write"}, func(token githubapp.Token) error {
+		if token.DefaultBranch == p.req.Refs.Branch {
+			return publishError(ReasonUsage, "open pull request", "the branch is the repository's default branch")
+		}
+		client, err := githubapp.NewClient(p.req.Target.API, token)
+		if err != nil {
+			return asPublishError("open pull request", ReasonUsage, err)
+		}
+		var pr *github.PullRequest
+		// Every attempt looks first: the one before may have arrived.
+		err = p.retry(ctx, func() error {
+			if pr, err = p.findPull(ctx, client); err != nil || pr != nil {
+				p.pub.Existing = pr != nil
+				return p.explainAuth(err, token)
+			}
+			pr, err = p.createPull(ctx, client)
+			return p.explainAuth(err, token)
+		})
+		if err != nil {
+			return err
+		}
+		p.pub.Number, p.pub.URL, p.pub.Draft = pr.GetNumber(), pr.GetHTMLURL(), pr.GetDraft()
+		p.decorate(ctx, client, pr)
+		return nil
+	})
+}
+
+// findPull returns the branch's pull request, if it has one. One that was
+// merged counts; one that somebody closed is not made again behind their back.
+func (p *publisher) findPull(ctx context.Context, client *github.Client) (*github.PullRequest, error) {
+	t := p.req.Target
+	list, _, err := client.PullRequests.List(ctx, t.Owner, t.Name, &github.PullRequestListOptions{
+		State: "all", Head: t.Owner + ":" + p.req.Refs.Branch, ListOptions: github.ListOptions{PerPage: 20},
+	})
+	if err != nil {
+		return nil, classifyAPI(ctx, "look for a pull request of "+p.req.Refs.Branch, err)
+	}
+	// The server's filter is not trusted to have filtered.
+	list = slices.DeleteFunc(list, func(pr *github.PullRequest) bool {
+		return pr.GetHead().GetRef() != p.req.Refs.Branch || !strings.EqualFold(pr.GetHead().GetRepo().GetFullName(), t.String())
+	})
+	for _, pr := range list {
+		if pr.GetState() == "open" || !pr.GetMergedAt().IsZero() {
+			return pr, nil
+		}
+	}
+	if len(list) > 0 {
+		return nil, publishError(ReasonPullClosed, "open pull request", "pull request #%d of this branch was closed", list[0].GetNumber())
+	}
+	return nil, nil
+}
+
+func (p *publisher) createPull(ctx context.Context, client *github.Client) (*github.PullRequest, error) {
+	r := p.req
+	d := r.Description
+	d.Refs, d.Verdict, d.Target = r.Refs, r.Verdict, r.Target
+	title, body := d.Text()
+	if err := p.journal("pull-request", map[string]string{"repository": r.Target.String(), "branch": r.Refs.Branch, "base": r.Refs.Base, "commit": r.Quarantine.Tip}); err != nil {
+		return nil, err
+	}
+	create := func(draft bool) (*github.PullRequest, error) {
+		pr, _, err := client.PullRequests.Create(ctx, r.Target.Owner, r.Target.Name, &github.NewPullRequest{
+			Title: &title, Body: &body, Head: &r.Refs.Branch, Base: &r.Refs.Base, Draft: &draft, MaintainerCanModify: github.Bool(false),
+		})
+		return pr, err
+	}
+	pr, err := create(r.Verdict.Review)
+	var answer *github.ErrorResponse
+	if r.Verdict.Review && errors.As(err, &answer) && answer.Response.StatusCode == 422 && strings.Contains(strings.ToLower(answer.Message), "draft") {
+		p.warn("the repository has no draft pull requests; this one is marked by its label alone")
+		pr, err = create(false)
+	}
+	if err != nil {
+		e := classifyAPI(ctx, "open pull request", err)
+		if e.Reason == ReasonRejected {
+			e.Reason = ReasonPullRequest
+		}
+		return nil, e
+	}
+	return pr, nil
+}
+
+// decorate adds labels and reviewers. Without them the pull request is as
+// good, so what fails is a warning.
+func (p *publisher) decorate(ctx context.Context, client *github.Client, pr *github.PullRequest) {
+	t := p.req.Target
+	labels := p.req.Labels
+	if p.req.Verdict.Review {
+		labels = append([]string{ReviewLabel}, labels...)
+	}
+	labels = slices.DeleteFunc(slices.Clone(labels), func(l string) bool {
+		return slices.ContainsFunc(pr.Labels, func(has *github.Label) bool { return strings.EqualFold(has.GetName(), l) })
+	})
+	if len(labels) > 0 {
+		if _, _, err := client.Issues.AddLabelsToIssue(ctx, t.Owner, t.Name, pr.GetNumber(), labels); err != nil {
+			p.warn("label pull request #%d %s: %s", pr.GetNumber(), strings.Join(labels, ", "), classifyAPI(ctx, "", err).Message)
+		}
+	}
+	if len(p.req.Reviewers) > 0 && !p.pub.Existing {
+		if _, _, err := client.PullRequests.RequestReviewers(ctx, t.Owner, t.Name, pr.GetNumber(), github.ReviewersRequest{Reviewers: p.req.Reviewers}); err != nil {
+			p.warn("ask %s for a review: %s", strings.Join(p.req.Reviewers, ", "), classifyAPI(ctx, "", err).Message)
+		}
+	}
+}

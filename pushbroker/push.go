@@ -1,0 +1,322 @@
+package pushbroker
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kickhq/kick/internal/escape"
+	"github.com/kickhq/kick/internal/gitcmd"
+	"github.com/kickhq/kick/internal/githubapp"
+)
+
+// Push timeouts. A remote that is reached sends something at least once a
+// minute (http.lowSpeedTime); these bound the whole.
+const (
+	listTimeout = time.Minute
+	pushTimeout = 10 * time.Minute
+	askTimeout  = 20 * time.Second // after a cancel or a lost connection
+)
+
+// Refs names the branches of a push, without refs/heads/.
+type Refs struct {
+	Branch string // where the work goes; must not exist with other work
+	Base   string // where the work started
+}
+
+// Push sends q.Tip, by its id, to a new branch of t and returns whether it had
+// to: false means that the branch was there with this very commit. The token is
+// the zero one for a remote without.
+//
+// Before that it holds what the remote would gain against q.Objects. An error
+// is a *PublishError; its Pushed field is never set, since a push that arrived
+// although its answer was lost is no error.
+func Push(ctx context.Context, q *Quarantine, t Target, refs Refs, token githubapp.Token) (pushed bool, err error) {
+	op := fmt.Sprintf("push %s to %s", refs.Branch, t)
+	if err := checkRefs(refs); err != nil {
+		return false, &PublishError{Reason: ReasonUsage, Op: op, Message: escape.String(err.Error())}
+	}
+	if !isOID(q.Tip) || !isOID(q.BaseOID) {
+		return false, publishError(ReasonUsage, op, "the quarantine's tip and base are no full ids")
+	}
+	if !token.IsZero() {
+		release, err := guardCore()
+		if err != nil {
+			return false, &PublishError{Reason: ReasonGit, Op: op, Message: err.Error(), Err: err}
+		}
+		defer release()
+	}
+	p := &push{q: q, refs: refs, remote: remoteGit{target: t, token: token}, op: op}
+	have, err := p.remote.list(ctx, "HEAD", "refs/heads/"+refs.Base, "refs/heads/"+refs.Branch)
+	if err != nil {
+		return false, err
+	}
+	if have.head == "refs/heads/"+refs.Branch {
+		return false, publishError(ReasonUsage, op, "that is the repository's default branch")
+	}
+	switch there := have.refs["refs/heads/"+refs.Branch]; there {
+	case "":
+	case q.Tip:
+		return false, nil
+	default:
+		return false, publishError(ReasonBranchExists, op, "the branch is there already, at %s", there)
+	}
+	if err := p.checkGain(ctx, have.refs["refs/heads/"+refs.Base]); err != nil {
+		return false, err
+	}
+	return p.send(ctx)
+}
+
+func checkRefs(r Refs) error {
+	for _, name := range []string{r.Branch, r.Base} {
+		if err := checkBranchName(name); err != nil {
+			return err
+		}
+	}
+	if r.Branch == r.Base {
+		return errors.New("the work cannot go to the branch that it started from")
+	}
+	return nil
+}
+
+// checkBranchName holds a name to git's rules, and to letters, digits and
+// "-_./+" if kick made it; a base may be anything that git allows.
+func checkBranchName(name string) error {
+	bad := func(why string) error { return fmt.Errorf("branch name %q %s", escape.String(name), why) }
+	switch {
+	case name == "" || len(name) > 200:
+		return bad("is empty or longer than 200 bytes")
+	case name[0] == '-' || name == "@" || strings.HasPrefix(name, "refs/") || strings.HasSuffix(name, "."):
+		return bad("is not usable")
+	case strings.Contains(name, "..") || strings.Contains(name, "@{"):
+		return bad(`holds ".." or "@{"`)
+	}
+	for i := range len(name) {
+		if c := name[i]; c <= ' ' || c == 0x7f || strings.IndexByte(`~^:?*[\`, c) >= 0 {
+			return bad("holds a character that git forbids")
+		}
+	}
+	for part := range strings.SplitSeq(name, "/") {
+		if part == "" || part[0] == '.' || strings.HasSuffix(part, ".lock") {
+			return bad(`has a part that is empty, starts with "." or ends in ".lock"`)
+		}
+	}
+	return nil
+}
+
+type push struct {
+	q      *Quarantine
+	refs   Refs
+	remote remoteGit
+	op     string
+}
+
+// checkGain holds what the remote would gain against what was inspected. If the
+// base branch is where it was, the two are equal by construction.
+func (p *push) checkGain(ctx context.Context, remoteBase string) error {
+	if remoteBase == p.q.BaseOID {
+		return nil
+	}
+	tips, err := p.knownTips(ctx, remoteBase)
+	if err != nil {
+		return err
+	}
+	if len(tips) == 0 {
+		return publishError(ReasonRepublish, p.op, "the remote has nothing left of the base %s", p.q.BaseOID)
+	}
+	g := gitcmd.Git{Dir: p.q.Dir}
+	out, err := g.Output(ctx, strings.NewReader(p.q.Tip+"\n^"+strings.Join(tips, "\n^")+"\n"), "rev-list", "--objects", "--no-object-names", "--stdin")
+	if err != nil {
+		return classifyGit(ctx, p.op+": list what the remote would gain", "", err)
+	}
+	extra := map[string]error{}
+	for oid := range strings.Lines(string(out)) {
+		extra[strings.TrimSpace(oid)] = nil
+	}
+	for _, oid := range p.q.Objects {
+		delete(extra, oid)
+	}
+	// rev-list may name what the remote has deeper in its history.
+	for _, tip := range tips {
+		if len(extra) == 0 {
+			return nil
+		}
+		if err := dropReachable(ctx, g, tip, extra); err != nil {
+			return classifyGit(ctx, p.op+": list what the remote has", "", err)
+		}
+	}
+	if len(extra) > 0 {
+		return publishError(ReasonRepublish, p.op, "the remote would gain %d objects that were not inspected, because its branch %s no longer holds the base", len(extra), p.refs.Base)
+	}
+	return nil
+}
+
+// knownTips returns commits that the remote has and the quarantine knows. A
+// base branch that moved on is fetched: without it git would send the whole
+// history again, and nobody could tell what the remote gains.
+func (p *push) knownTips(ctx context.Context, remoteBase string) ([]string, error) {
+	if remoteBase != "" {
+		if known, err := p.known(ctx, []string{remoteBase}); err != nil || len(known) > 0 {
+			return known, err
+		}
+		const ref = "refs/kick/remote-base"
+		_, err := p.remote.run(ctx, p.q.Dir, pushTimeout, "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--no-auto-maintenance",
+			"--negotiation-tip="+p.q.BaseOID, "--", p.remote.url(), "+refs/heads/"+p.refs.Base+":"+ref)
+		if err != nil {
+			return nil, classifyGit(ctx, p.op+": fetch "+p.refs.Base+", which moved on", "", err)
+		}
+		tip, err := gitcmd.Git{Dir: p.q.Dir}.Line(ctx, "rev-parse", "--verify", "--quiet", "--end-of-options", ref+"^{commit}")
+		if err != nil {
+			return nil, classifyGit(ctx, p.op, "", err)
+		}
+		return []string{tip}, nil
+	}
+	all, err := p.remote.list(ctx, "refs/heads/*", "refs/tags/*")
+	if err != nil {
+		return nil, err
+	}
+	var oids []string
+	for _, oid := range all.refs {
+		oids = append(oids, oid)
+	}
+	slices.Sort(oids)
+	return p.known(ctx, slices.Compact(oids))
+}
+
+// known returns those of the ids that are commits, or tags, in the quarantine.
+func (p *push) known(ctx context.Context, oids []string) ([]string, error) {
+	if len(oids) == 0 {
+		return nil, nil
+	}
+	out, err := gitcmd.Git{Dir: p.q.Dir}.Output(ctx, strings.NewReader(strings.Join(oids, "\n")+"\n"), "cat-file", "--batch-check=%(objectname) %(objecttype)")
+	if err != nil {
+		return nil, classifyGit(ctx, p.op, "", err)
+	}
+	var known []string
+	for line := range strings.Lines(string(out)) {
+		oid, kind, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if kind == "commit" || kind == "tag" {
+			known = append(known, oid)
+		}
+	}
+	return known, nil
+}
+
+// send pushes, and when the answer is lost or doubtful asks the remote what
+// became of it.
+func (p *push) send(ctx context.Context) (pushed bool, err error) {
+	ref := "refs/heads/" + p.refs.Branch
+	report, err := p.remote.run(ctx, p.q.Dir, pushTimeout, "push", "--porcelain", "--no-verify", "--no-signed", "--no-follow-tags", "--no-progress",
+		"--recurse-submodules=no", "--force-with-lease="+ref+":", "--", p.remote.url(), p.q.Tip+":"+ref)
+	if err == nil {
+		return true, nil
+	}
+	e := classifyGit(ctx, p.op, string(report), err)
+	switch e.Reason {
+	case ReasonNetwork, ReasonServer, ReasonCancelled, ReasonGit, ReasonBranchExists:
+	default:
+		return false, e
+	}
+	ask, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
+	defer cancel()
+	have, askErr := p.remote.list(ask, ref)
+	switch {
+	case askErr != nil && e.Reason == ReasonBranchExists:
+		return false, e
+	case askErr != nil:
+		e.Reason = ReasonUnknown
+		e.Message += "; asking the remote what arrived: " + asPublishError("", ReasonNetwork, askErr).Message
+		return false, e
+	case have.refs[ref] == p.q.Tip:
+		// It arrived; or another broker of the same kick was faster.
+		return e.Reason != ReasonBranchExists, nil
+	case have.refs[ref] != "":
+		return false, publishError(ReasonBranchExists, p.op, "the branch is there already, at %s", have.refs[ref])
+	}
+	return false, e
+}
+
+// remoteGit runs git against a target.
+type remoteGit struct {
+	target Target
+	token  githubapp.Token
+}
+
+// url is what git is given. The user's name in it makes git ask for the token
+// at once, without a first request that is bound to fail.
+func (r remoteGit) url() string {
+	if r.token.IsZero() {
+		return r.target.URL
+	}
+	return strings.Replace(r.target.URL, "://", "://"+githubapp.GitUser+"@", 1)
+}
+
+// run runs git with the target's one protocol and the token on descriptor 3.
+// It returns git's output also with an error.
+func (r remoteGit) run(ctx context.Context, dir string, timeout time.Duration, args ...string) ([]byte, error) {
+	config, fd3, err := credential(r.target, r.token)
+	if err != nil {
+		return nil, err
+	}
+	g := gitcmd.Git{Dir: dir, Protocols: r.target.Protocol, Config: config, Limits: gitcmd.Limits{Deadline: timeout}}
+	if fd3 != nil {
+		defer fd3.Close()
+		g.ExtraFiles = []*os.File{fd3}
+	}
+	switch r.target.Protocol {
+	case "https":
+		// A proxy and a private certificate authority are the host's matter.
+		g.Env = fromEnv("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR", "GIT_SSL_CAINFO")
+		fallthrough
+	case "http":
+		g.Config = append(g.Config, "http.lowSpeedLimit=1000", "http.lowSpeedTime=60")
+	case "ssh":
+		g.Env = append(fromEnv("SSH_AUTH_SOCK"), "GIT_SSH_COMMAND=ssh -o BatchMode=yes -o ConnectTimeout=30 -o ServerAliveInterval=15", "GIT_SSH_VARIANT=ssh")
+	}
+	return g.Output(ctx, nil, args...)
+}
+
+func fromEnv(names ...string) []string {
+	var env []string
+	for _, n := range names {
+		if v, ok := os.LookupEnv(n); ok {
+			env = append(env, n+"="+v)
+		}
+	}
+	return env
+}
+
+// advertised is what a remote says of its refs.
+type advertised struct {
+	head string            // full name of the branch that HEAD names
+	refs map[string]string // full name to id
+}
+
+// list asks the remote for the refs that match. A name with "*" is a pattern;
+// any other must match as a whole.
+func (r remoteGit) list(ctx context.Context, names ...string) (advertised, error) {
+	op := "list the branches of " + r.target.String()
+	out, err := r.run(ctx, "", listTimeout, append([]string{"ls-remote", "--quiet", "--symref", "--", r.url()}, names...)...)
+	if err != nil {
+		return advertised{}, classifyGit(ctx, op, "", err)
+	}
+	a := advertised{refs: map[string]string{}}
+	for line := range bytes.Lines(out) {
+		oid, name, ok := strings.Cut(strings.TrimSuffix(string(line), "\n"), "\t")
+		target, isSymref := strings.CutPrefix(oid, "ref: ")
+		switch {
+		case !ok || !isSymref && len(oid) != 40 && len(oid) != 64:
+			return a, publishError(ReasonGit, op, "unexpected line %q", line)
+		case isSymref && name == "HEAD":
+			a.head = target
+		case !isSymref && (slices.Contains(names, name) || strings.Contains(names[0], "*")):
+			a.refs[name] = oid
+		}
+	}
+	return a, nil
+}

@@ -1,0 +1,146 @@
+package pushbroker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kickhq/kick/internal/githubapp"
+)
+
+// withToken mints a token for one purpose, calls use with it, and revokes it,
+// whatever use returns. A failed revocation is a warning of the publication: it
+// does not undo what was done.
+func (p *publisher) withToken(ctx context.Context, purpose string, perms githubapp.Permissions, use func(githubapp.Token) error) (err error) {
+	t := p.req.Target
+	switch {
+	case !t.HasPullRequests():
+		return use(githubapp.Token{})
+	case t.access.App == nil:
+		return use(t.access.Token)
+	}
+	op := fmt.Sprintf("mint token to %s on %s", purpose, t)
+	var token githubapp.Token
+	err = p.retry(ctx, func() error {
+		if err := p.journal("mint", map[string]string{"repository": t.String(), "purpose": purpose, "permissions": permissionList(perms)}); err != nil {
+			return err
+		}
+		var err error
+		token, err = t.access.App.Mint(ctx, githubapp.Request{Owner: t.Owner, Repo: t.Name, Permissions: perms})
+		if err != nil {
+			return classifyAPI(ctx, op, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		// The work of the token is done or failed: neither a cancelled context
+		// nor a broken journal keeps it alive.
+		jerr := p.journal("revoke", map[string]string{"repository": t.String(), "purpose": purpose})
+		rerr := p.retry(context.WithoutCancel(ctx), func() error {
+			if err := t.access.App.Revoke(ctx, token); err != nil {
+				return classifyAPI(context.WithoutCancel(ctx), "revoke token to "+purpose, err)
+			}
+			return nil
+		})
+		var e *PublishError
+		if errors.As(rerr, &e) && e.Reason == ReasonAuthentication {
+			rerr = nil // the server knows it no longer
+		}
+		if rerr != nil {
+			p.warn("the token to %s could not be revoked and lives until %s: %v", purpose, token.Expires.Format("15:04 MST"), rerr)
+		}
+		if jerr != nil {
+			p.warn("%v", jerr)
+		}
+	}()
+	if token.Archived {
+		return publishError(ReasonReadOnly, "publish to "+t.String(), "the repository is archived")
+	}
+	return use(token)
+}
+
+func permissionList(perms githubapp.Permissions) string {
+	var out []string
+	for _, name := range []string{"contents", "pull_requests"} {
+		if perms[name] != "" {
+			out = append(out, name+":"+perms[name])
+		}
+	}
+	return strings.Join(out, ",")
+}
+
+// helper answers git's question for a credential, and no other: it checks who
+// asks for which host, and reads the answer from descriptor 3. Everything in it
+// is built into the shell, so that no program gets the token as an argument.
+const helper = `!f() { test "$1" = get || exit 0; ` +
+	`while IFS= read -r l && test -n "$l"; do case $l in protocol=*) p=${l#*=};; host=*) h=${l#*=};; esac; done; ` +
+	`test "$p://$h" = '%s' || exit 0; ` +
+	`while IFS= read -r l; do printf '%%s\n' "$l"; done <&3; }; f`
+
+// credential returns the git settings that make git ask for the token on the
+// target's host, and the descriptor 3 that holds it. With no token both are
+// nil. The caller closes the descriptor.
+func credential(t Target, token githubapp.Token) (config []string, fd3 *os.File, err error) {
+	if token.IsZero() {
+		return nil, nil, nil
+	}
+	value := token.Value()
+	if len(value) > 4096 || strings.ContainsFunc(value, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return nil, nil, publishError(ReasonUsage, "use the token", "it is longer than 4096 characters or holds some that no token has: check how it was given")
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	// It fits into the pipe (64 KiB), so nobody needs to read yet.
+	_, err = w.WriteString("username=" + githubapp.GitUser + "\npassword=" + value + "\n")
+	if err = errors.Join(err, w.Close()); err != nil {
+		return nil, nil, errors.Join(err, r.Close())
+	}
+	origin := t.Protocol + "://" + t.Host // hostForm: nothing that a shell or git would interpret
+	return []string{"credential." + origin + ".helper=" + fmt.Sprintf(helper, origin)}, r, nil
+}
+
+// coreGuard keeps this process and the children that it starts from writing
+// core dumps while a token is in memory.
+//
+// The limit is one byte, not zero: both make no core file, and one byte also
+// stops the kernel from piping the dump to a handler, which a limit of zero
+// does not (core(5)). The process is not made undumpable: that would take the
+// ownership of the /proc entries of sandboxes that start meanwhile from an
+// ordinary user, and their user namespaces could not be set up.
+var coreGuard struct {
+	sync.Mutex
+	holders int
+	before  unix.Rlimit
+}
+
+func guardCore() (release func(), err error) {
+	g := &coreGuard
+	g.Lock()
+	defer g.Unlock()
+	if g.holders == 0 {
+		if err := unix.Getrlimit(unix.RLIMIT_CORE, &g.before); err != nil {
+			return nil, fmt.Errorf("read the limit of core dumps: %w", err)
+		}
+		if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{Cur: min(1, g.before.Max), Max: g.before.Max}); err != nil {
+			return nil, fmt.Errorf("switch core dumps off: %w", err)
+		}
+	}
+	g.holders++
+	return sync.OnceFunc(func() {
+		g.Lock()
+		defer g.Unlock()
+		if g.holders--; g.holders == 0 {
+			_ = unix.Setrlimit(unix.RLIMIT_CORE, &g.before) // raising the soft limit to what it was
+		}
+	}), nil
+}
