@@ -4,6 +4,7 @@
 package manager
 
 import (
+	"context"
 	"io"
 	"time"
 
@@ -18,6 +19,9 @@ type Manager struct {
 	State *State
 	// Launchers by runtime name, e.g. "embedded".
 	Launchers map[string]sandbox.Launcher
+	// Target says how a dead kick's repository is reached, for Recover and GC.
+	// Nil: as a plain git remote.
+	Target func(repo string) (pushbroker.Target, error)
 	// Version of kick, for records and pull requests.
 	Version string
 }
@@ -42,6 +46,8 @@ type Request struct {
 	// which is where it goes.
 	Source workspace.Source
 	Target pushbroker.Target
+	// AfterFetch, if set, ends the authority that Source.Credential gave.
+	AfterFetch func(ctx context.Context) error
 	// LocalCheckout tells that the target is the user's own checkout: the user
 	// is the reviewer, so findings that ask for review do not refuse the push.
 	LocalCheckout bool

@@ -145,7 +145,7 @@ func (m *Manager) GC(ctx context.Context, olderThan, mirrorsUnused time.Duration
 	if olderThan > 0 {
 		problem(m.removeOld(ids, olderThan, &rep))
 	}
-	removed, err := workspace.Cache{Dir: m.State.MirrorsDir()}.GC(ctx, mirrorsUnused)
+	removed, err := workspace.Cache{Dir: m.State.MirrorsDir()}.GC(ctx, workspace.Keep{Unused: mirrorsUnused})
 	rep.Removed = append(rep.Removed, removed...)
 	problem(err)
 	return rep, nil

@@ -15,7 +15,6 @@ import (
 	"github.com/kickhq/kick/egress"
 	"github.com/kickhq/kick/internal/escape"
 	"github.com/kickhq/kick/policy"
-	"github.com/kickhq/kick/pushbroker"
 	"github.com/kickhq/kick/sandbox"
 	"github.com/kickhq/kick/workspace"
 )
@@ -110,6 +109,11 @@ func (r *run) line(ctx context.Context) {
 func (r *run) prepare(ctx context.Context) (string, error) {
 	cache := workspace.Cache{Dir: r.m.State.MirrorsDir()}
 	base, err := cache.Fetch(ctx, r.req.Source)
+	if r.req.AfterFetch != nil {
+		if rerr := r.req.AfterFetch(context.WithoutCancel(ctx)); rerr != nil {
+			r.out.Notes = append(r.out.Notes, "the token for the fetch could not be revoked: "+rerr.Error())
+		}
+	}
 	if err != nil {
 		return "", err
 	}
@@ -159,7 +163,7 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 		ID: r.k.ID, Agent: r.req.Agent, Image: r.req.Image,
 		Command: r.req.Command, Env: r.environment(),
 		Workspace: sandbox.Workspace{
-			Dir: r.work, BaseOID: r.base.OID, Objects: filepath.Join(r.base.Mirror, "objects"), Sink: r.sink,
+			Dir: r.work, BaseOID: r.base.OID, Objects: r.base.Objects(), Sink: r.sink,
 		},
 		Network: r.req.Network, Limits: r.req.Limits, ProgramDirs: r.req.ProgramDirs, AcceptWeaker: r.req.AcceptWeaker,
 		Stdout: stdout, Stderr: stderr,
@@ -167,7 +171,12 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 	}
 	var gateway *egress.Gateway
 	if spec.Network != sandbox.NetworkNone {
-		if gateway, err = r.openGateway(ctx); err != nil {
+		audit, err := os.OpenFile(r.k.Path("egress.jsonl"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+		if err != nil {
+			return sandbox.Result{}, &sandbox.Error{Kind: sandbox.ErrRuntime, Op: "open the egress audit", Err: err}
+		}
+		defer audit.Close()
+		if gateway, err = egress.Listen(ctx, r.k.Path("egress"), r.k.ID, r.req.Agent, audit); err != nil {
 			return sandbox.Result{}, &sandbox.Error{Kind: sandbox.ErrRuntime, Op: "open the egress gateway", Err: err}
 		}
 		defer gateway.Close()
@@ -205,14 +214,6 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 // gatewayPort is the loopback port in the sandbox that leads to the gateway.
 // It is the port that proxies commonly use, so that people recognise it.
 const gatewayPort = 3128
-
-func (r *run) openGateway(ctx context.Context) (*egress.Gateway, error) {
-	audit, err := os.OpenFile(r.k.Path("egress.jsonl"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	return egress.Listen(ctx, r.k.Path("egress"), r.k.ID, r.req.Agent, audit)
-}
 
 // environment is all that the agent's command gets.
 func (r *run) environment() map[string]string {
@@ -362,7 +363,14 @@ func (r *run) finish() (Outcome, error) {
 			r.out.Notes = append(r.out.Notes, "release the mirror: "+err.Error())
 		}
 	}
-	_ = os.Remove(r.k.Path("egress"))
+	if err := os.RemoveAll(r.k.Path("egress")); err != nil {
+		r.out.Notes = append(r.out.Notes, "remove the gateway's directory: "+err.Error())
+	}
+	if r.sink != nil {
+		if err := r.sink.Close(); err != nil {
+			r.out.Notes = append(r.out.Notes, "close the artifacts: "+err.Error())
+		}
+	}
 	r.out.KeptAt = r.kept()
 	r.out.ExitCode = r.out.Outcome.ExitCode()
 	r.out.Finished = time.Now().UTC()
@@ -378,7 +386,11 @@ func (r *run) finish() (Outcome, error) {
 
 // kept returns the directory with work that is not on the remote, if any.
 func (r *run) kept() string {
-	for _, a := range []sandbox.Artifact{sandbox.FinalBundle, sandbox.RestBundle, sandbox.DirtyArchive} {
+	artifacts := []sandbox.Artifact{sandbox.RestBundle, sandbox.DirtyArchive}
+	if r.out.Outcome != Published {
+		artifacts = append(artifacts, sandbox.FinalBundle)
+	}
+	for _, a := range artifacts {
 		for _, suffix := range []string{"", ".partial"} {
 			if fi, err := os.Lstat(filepath.Join(r.k.Path("out"), string(a)+suffix)); err == nil && fi.Mode().IsRegular() {
 				return r.k.Path("out")
@@ -396,4 +408,4 @@ func firstLine(s string) string {
 	return line
 }
 
-var _ = pushbroker.Work{}
+

@@ -1,0 +1,124 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/kickhq/kick/pushbroker"
+	"github.com/kickhq/kick/pushbroker/scan"
+	"github.com/kickhq/kick/sandbox"
+)
+
+// broker takes the work through ingest, inspection and publication.
+func (r *run) broker(ctx context.Context) {
+	bundle, ok := r.sink.Path(sandbox.FinalBundle)
+	if !ok {
+		r.fail(Nothing, nil)
+		return
+	}
+	work := pushbroker.Work{
+		KickID: r.k.ID, Agent: r.req.Agent, Bundle: bundle, Mirror: r.base.Mirror, BaseOID: r.base.OID,
+		Branch:       BranchName(r.req.Agent, r.k.ID),
+		IdentityName: r.req.Identity.Name, IdentityEmail: r.req.Identity.Email,
+	}
+	dir := r.k.Path("quarantine.git")
+	defer os.RemoveAll(dir)
+	var q *pushbroker.Quarantine
+	err := r.step("ingest", func() (detail string, err error) {
+		if q, err = pushbroker.Ingest(ctx, dir, work, pushbroker.IngestLimits{}); err != nil {
+			return "", err
+		}
+		return fmt.Sprintf("%d commits, %d objects, checked", len(q.Commits), len(q.Objects)), r.k.Journal.Note("ingested", map[string]string{"commit": q.Tip})
+	})
+	var refusal *pushbroker.Refusal
+	switch {
+	case errors.Is(err, pushbroker.ErrNothing):
+		r.fail(Nothing, nil)
+		return
+	case errors.As(err, &refusal):
+		r.refuse(pushbroker.Verdict{Findings: refusal.Findings, Base: r.base.OID}, err)
+		return
+	case err != nil:
+		r.fail(codeFor(ctx, err, Internal), err)
+		return
+	}
+	defer q.Close()
+	r.out.Commit, r.out.Commits = q.Tip, len(q.Commits)
+
+	var v pushbroker.Verdict
+	err = r.step("inspect", func() (detail string, err error) {
+		if v, err = r.inspect(ctx, q, work); err != nil {
+			return "", err
+		}
+		return verdictDetail(v), r.k.Journal.Note("inspected", map[string]string{"pass": fmt.Sprint(v.Pass), "review": fmt.Sprint(v.Review)})
+	})
+	if err != nil {
+		r.fail(codeFor(ctx, err, Internal), err)
+		return
+	}
+	r.out.Findings, r.out.Files = v.Findings, v.Files
+	switch {
+	case !v.Pass && !v.Review:
+		r.refuse(v, fmt.Errorf("the work does not pass: %s", verdictDetail(v)))
+	case v.Review && r.req.Publish != PublishPR && !r.req.AcceptReview && !r.req.LocalCheckout:
+		r.out.Remedy = "Look at the kept work, then run again with --accept-review, or publish to a forge with pull requests."
+		r.refuse(v, errors.New("findings ask for a review, and nobody reviews here"))
+	case r.req.Publish == PublishNone:
+		r.saveVerdict(v)
+		r.fail(Inspected, nil)
+	default:
+		r.saveVerdict(v)
+		r.publish(ctx, q, v, work.Branch)
+	}
+}
+
+func (r *run) inspect(ctx context.Context, q *pushbroker.Quarantine, work pushbroker.Work) (pushbroker.Verdict, error) {
+	key, err := r.m.State.fingerprintKey()
+	if err != nil {
+		return pushbroker.Verdict{}, err
+	}
+	held, err := scan.NewHeld(key, r.req.Held)
+	if err != nil {
+		return pushbroker.Verdict{}, err
+	}
+	scanner, err := scan.New(scan.Options{Key: key, Held: held})
+	if err != nil {
+		return pushbroker.Verdict{}, err
+	}
+	return pushbroker.Inspect(ctx, q, work, r.req.Policy, scanner)
+}
+
+func (r *run) refuse(v pushbroker.Verdict, err error) {
+	r.out.Findings = v.Findings
+	r.saveVerdict(v)
+	r.fail(Refused, err)
+}
+
+func (r *run) saveVerdict(v pushbroker.Verdict) {
+	if err := writeJSON(r.k.Path("verdict.json"), v); err != nil {
+		r.out.Notes = append(r.out.Notes, "save the verdict: "+err.Error())
+	}
+}
+
+func verdictDetail(v pushbroker.Verdict) string {
+	n := map[string]int{}
+	for _, f := range v.Findings {
+		n[string(f.Level)]++
+	}
+	if len(v.Findings) == 0 {
+		return "no findings"
+	}
+	return fmt.Sprintf("%d block, %d ask for a review, %d to report", n["block"], n["review"], n["report"])
+}
+
+// reports reads the agent's reports, oldest name first.
+func (r *run) reports() []string {
+	paths, err := filepath.Glob(filepath.Join(r.k.Path("out"), "agent-report*.json"))
+	if err != nil {
+		return nil
+	}
+	return paths
+}

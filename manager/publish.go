@@ -1,0 +1,95 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/kickhq/kick/pushbroker"
+)
+
+// publish pushes inspected work and opens its pull request.
+func (r *run) publish(ctx context.Context, q *pushbroker.Quarantine, v pushbroker.Verdict, branch string) {
+	req := pushbroker.PublishRequest{
+		Target: r.req.Target, Quarantine: q, Verdict: v,
+		Refs:         pushbroker.Refs{Branch: branch, Base: r.out.Base},
+		PullRequest:  r.req.Publish == PublishPR,
+		AcceptReview: r.req.AcceptReview || r.req.LocalCheckout,
+		Description: pushbroker.Description{
+			KickID: r.k.ID, Agent: r.req.Agent, Prompt: r.req.Prompt, Report: r.report1(),
+			Isolation: r.out.Isolation, Took: time.Duration(r.out.Timings["agent"] * float64(time.Second)), Version: r.m.Version,
+		},
+		Journal: r.k.Journal.Intend,
+	}
+	var pub pushbroker.Publication
+	err := r.step("publish", func() (detail string, err error) {
+		if pub, err = pushbroker.Publish(ctx, req); err != nil {
+			return "", err
+		}
+		return published(pub), r.k.Journal.Note("published", map[string]string{"branch": pub.Branch, "commit": pub.Commit, "pull-request": pub.URL})
+	})
+	r.out.Notes = append(r.out.Notes, pub.Warnings...)
+	r.out.Branch, r.out.PullRequest, r.out.Draft = pub.Branch, pub.URL, pub.Draft
+	var perr *pushbroker.PublishError
+	switch {
+	case err == nil:
+		r.fail(Published, nil)
+	case errors.As(err, &perr) && perr.Pushed:
+		r.fail(PushFailed, fmt.Errorf("the branch %s is on the remote, and its pull request is not: %w", branch, err))
+	default:
+		r.fail(codeFor(ctx, err, PushFailed), err)
+	}
+}
+
+func published(p pushbroker.Publication) string {
+	if p.URL != "" {
+		return fmt.Sprintf("%s, pull request #%d", p.Branch, p.Number)
+	}
+	return p.Branch
+}
+
+// report1 is the agent's first report, as it came; nil if there is none.
+func (r *run) report1() []byte {
+	for _, path := range r.reports() {
+		if b, err := os.ReadFile(path); err == nil {
+			return b
+		}
+	}
+	return nil
+}
+
+// reconcile asks the remote what became of a push that a dead kick had begun.
+func (r *run) reconcile(ctx context.Context, entries []Entry) {
+	branch, begun := field(entries, "push", "branch")
+	if !begun {
+		return
+	}
+	commit, _ := field(entries, "push", "commit")
+	r.out.Commit = commit
+	target, err := r.m.target(r.out.Repo)
+	arrived := false
+	if err == nil {
+		arrived, err = pushbroker.Arrived(ctx, target, branch, commit)
+	}
+	switch {
+	case err != nil:
+		r.out.Notes = append(r.out.Notes, fmt.Sprintf("a push to %s had begun, and the remote could not be asked whether it arrived: %v", branch, err))
+	case arrived:
+		r.out.Branch = branch
+		r.out.PullRequest, _ = field(entries, "published", "pull-request")
+		r.fail(Published, nil)
+		if _, wanted := field(entries, "pull-request", "branch"); wanted && r.out.PullRequest == "" {
+			r.out.Notes = append(r.out.Notes, "kick died while it opened the pull request: look whether there is one for "+branch)
+		}
+	}
+}
+
+// target is where a dead kick's work went.
+func (m *Manager) target(repo string) (pushbroker.Target, error) {
+	if m.Target != nil {
+		return m.Target(repo)
+	}
+	return pushbroker.NewTarget(repo, pushbroker.Access{})
+}

@@ -1,0 +1,74 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/kickhq/kick/internal/escape"
+	"github.com/kickhq/kick/internal/gitcmd"
+	"github.com/kickhq/kick/pushbroker"
+	"github.com/kickhq/kick/sandbox"
+)
+
+// withWork takes a kick's kept commits into a quarantine for the time of f.
+func withWork(ctx context.Context, s *State, id string, f func(g gitcmd.Git, base, tip string) error) error {
+	entries, err := readJournal(filepath.Join(s.KickDir(id), "journal.jsonl"))
+	if err != nil {
+		return err
+	}
+	mirror, _ := field(entries, "prepared", "mirror")
+	base, _ := field(entries, "prepared", "commit")
+	agent, _ := field(entries, "kick", "agent")
+	bundle := filepath.Join(s.KickDir(id), "out", string(sandbox.FinalBundle))
+	if _, err := os.Stat(bundle); errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("kick %s has no commits: `kick show %s` tells what is kept", id, id)
+	}
+	if _, err := os.Stat(mirror); err != nil {
+		return fmt.Errorf("the mirror that kick %s started from is gone; fetch %s into a clone of the repository instead", id, bundle)
+	}
+	tmp, err := os.MkdirTemp(s.KickDir(id), "look-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	dir := filepath.Join(tmp, "quarantine.git")
+	q, err := pushbroker.Ingest(ctx, dir, pushbroker.Work{KickID: id, Agent: agent, Bundle: bundle, Mirror: mirror, BaseOID: base}, pushbroker.IngestLimits{})
+	if err != nil {
+		return err
+	}
+	defer q.Close()
+	return f(gitcmd.Git{Dir: dir}, base, q.Tip)
+}
+
+// Diff writes what a kick's commits change, escaped.
+func Diff(ctx context.Context, s *State, id string, stat bool, w io.Writer) error {
+	return withWork(ctx, s, id, func(g gitcmd.Git, base, tip string) error {
+		args := []string{"diff", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames"}
+		if stat {
+			args = append(args, "--stat")
+		}
+		out := escape.NewWriter(w)
+		if err := g.Run(ctx, nil, out, append(args, base, tip)...); err != nil {
+			return err
+		}
+		return out.Flush()
+	})
+}
+
+// DescribeWork lists a kick's kept commits, the newest first, escaped.
+func DescribeWork(ctx context.Context, s *State, id string) ([]string, error) {
+	var lines []string
+	err := withWork(ctx, s, id, func(g gitcmd.Git, base, tip string) error {
+		out, err := g.Output(ctx, nil, "log", "--no-color", "--no-show-signature", "--max-count=50", "--format=%h %s", base+".."+tip)
+		for _, l := range strings.Split(strings.TrimSpace(string(out)), "\n") {
+			lines = append(lines, escape.String(l))
+		}
+		return err
+	})
+	return lines, err
+}
