@@ -58,7 +58,7 @@ a fresh sandbox that sees it read-only. ID may be a prefix, or "last".`,
 				p.Linef("  %s", line)
 			}
 			p.Linef("")
-			for _, cmd := range workspace.RestoreCommands(state.KickDir(id)) {
+			for _, cmd := range workspace.RestoreCommands(o.KeptAt) {
 				fmt.Println(cmd)
 			}
 			return nil

@@ -56,8 +56,8 @@ func (p *Printer) Outcome(o manager.Outcome) {
 	if o.KeptAt != "" {
 		p.Linef("")
 		p.Linef("  kept at %s", o.KeptAt)
-		if filepath.Base(o.KeptAt) == "out" {
-			for _, c := range workspace.RestoreCommands(filepath.Dir(o.KeptAt)) {
+		if filepath.Base(o.KeptAt) == "out" { // not a live workspace
+			for _, c := range workspace.RestoreCommands(o.KeptAt) {
 				p.Linef("    %s", p.Paint(Bold, c))
 			}
 		}
