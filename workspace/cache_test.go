@@ -62,6 +62,59 @@ func TestFetchDefaultsToHEAD(t *testing.T) {
 	}
 }
 
+func TestFetchFromEachKindOfSource(t *testing.T) {
+	t.Parallel()
+	repo := newRepo(t)
+	tip := git(t, repo, "rev-parse", "main")
+	top := t.TempDir()
+	bare, linked, moved := filepath.Join(top, "bare.git"), filepath.Join(top, "linked"), filepath.Join(top, "with space'")
+	git(t, "/", "clone", "-q", "--bare", repo, bare)
+	git(t, repo, "worktree", "add", "-q", "-b", "other", linked)
+	git(t, "/", "clone", "-q", repo, moved)
+	git(t, moved, "pack-refs", "--all")
+	for name, src := range map[string]Source{
+		"bare":            {Repo: bare},
+		"with work tree":  {Repo: repo, Base: "main"},
+		"linked worktree": {Repo: linked, Base: "other"},
+		"file URL":        {Repo: "file://" + repo, Base: "main"},
+		"odd path":        {Repo: moved, Base: "main"},
+		"its .git":        {Repo: repo + "/.git", Base: "main"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if b := fetch(t, newCache(t), src); b.OID != tip {
+				t.Errorf("got %+v", b)
+			}
+		})
+	}
+}
+
+// A stand-in for ssh shows that both forms reach it, with an option that keeps
+// it from asking, and that git runs on what it connects to.
+func TestFetchOverSSH(t *testing.T) {
+	t.Parallel()
+	repo, bin := newRepo(t), t.TempDir()
+	script := "#!/bin/sh\necho \"$*\" >>" + bin + "/log\nfor last; do :; done\nexec sh -c \"$last\"\n"
+	if err := os.WriteFile(filepath.Join(bin, "ssh"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, url := range []string{"ssh://git@host.example:2222" + repo, "git@host.example:" + repo} {
+		cmd := fetcher{Cache: newCache(t).Dir, Repo: url, Base: "main"}.command(t)
+		cmd.Env = append(cmd.Env, "PATH="+bin+":"+os.Getenv("PATH"))
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := parseFetched(t, out)[0]; got.Error != "" || got.OID != git(t, repo, "rev-parse", "main") {
+			t.Errorf("%s: %+v", url, got)
+		}
+	}
+	log, err := os.ReadFile(bin + "/log")
+	if err != nil || strings.Count(string(log), "BatchMode=yes") != 4 || !strings.Contains(string(log), "-p 2222 git@host.example") {
+		t.Errorf("ssh was run as %s, %v", log, err)
+	}
+}
+
 func TestFetchOddBranchNames(t *testing.T) {
 	t.Parallel()
 	repo, c := newRepo(t), newCache(t)

@@ -62,7 +62,7 @@ func (s *session) explain(ctx context.Context, err error) error {
 	for _, x := range explanations {
 		if x.pattern.MatchString(said) {
 			e.Kind = x.kind
-			e.Remedy = strings.NewReplacer("HOST", s.scope, "WHERE", dubiousPath(said)).Replace(x.remedy)
+			e.Remedy = strings.NewReplacer("HOST", s.scope, "WHERE", shellWord(dubious(err))).Replace(x.remedy)
 			break
 		}
 	}
@@ -97,6 +97,14 @@ func complaint(said string) string {
 	return git + remote
 }
 
+// shellWord quotes a path where a shell needs it.
+func shellWord(s string) string {
+	if strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+") == "" {
+		return s
+	}
+	return shellQuote(printable(s))
+}
+
 // printable replaces what a terminal would obey: text of a remote is in it.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
@@ -109,16 +117,17 @@ func printable(text string) string {
 
 var inRepository = regexp.MustCompile(`repository at '([^']*)'`)
 
-func dubiousPath(said string) string {
-	if m := inRepository.FindStringSubmatch(said); m != nil {
+// dubious returns the directory whose owner git does not trust, empty if that
+// is not the trouble.
+func dubious(err error) string {
+	var g *gitcmd.Error
+	if !errors.As(err, &g) || !strings.Contains(g.Stderr, "dubious ownership") {
+		return ""
+	}
+	if m := inRepository.FindStringSubmatch(g.Stderr); m != nil {
 		return m[1]
 	}
 	return "PATH"
-}
-
-func dubious(err error) bool {
-	var g *gitcmd.Error
-	return errors.As(err, &g) && strings.Contains(g.Stderr, "dubious ownership")
 }
 
 // hostError says what could not be done on this host.

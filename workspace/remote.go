@@ -18,7 +18,7 @@ import (
 type session struct {
 	remote
 	user, password string
-	trusted        bool // the user told git to trust the owner of remote.path
+	trusted        []string // directories whose owner the user told git to trust
 }
 
 // credentialHelper answers git's one question from descriptor 3.
@@ -82,9 +82,11 @@ func inherited(names ...string) []string {
 // run runs git, with what it may need on descriptor 3.
 func (s *session) run(ctx context.Context, dir string, args ...string) ([]byte, error) {
 	out, err := s.runOnce(ctx, dir, args)
-	if s.path != "" && !s.trusted && dubious(err) && userTrusts(ctx, s.path) {
-		s.trusted = true
-		out, err = s.runOnce(ctx, dir, args)
+	if doubted := dubious(err); s.path != "" && s.trusted == nil && doubted != "" {
+		if dirs := []string{s.path, s.path + "/.git", doubted}; userTrusts(ctx, dirs) {
+			s.trusted = dirs
+			out, err = s.runOnce(ctx, dir, args)
+		}
 	}
 	if err != nil {
 		return nil, s.explain(ctx, err)
@@ -97,8 +99,8 @@ func (s *session) runOnce(ctx context.Context, dir string, args []string) ([]byt
 	var fd3 *os.File
 	var err error
 	switch {
-	case s.trusted:
-		fd3, err = trustFile(s.path)
+	case s.trusted != nil:
+		fd3, err = trustFile(s.trusted)
 		g.Env = append(g.Env, "GIT_CONFIG_GLOBAL=/proc/self/fd/3")
 	case s.user != "" || s.password != "":
 		fd3, err = filledPipe("username=" + s.user + "\npassword=" + s.password + "\n")
@@ -127,46 +129,47 @@ func filledPipe(content string) (*os.File, error) {
 	return r, nil
 }
 
-// trustFile returns a git configuration that trusts path. A file it must be:
+// trustFile returns a git configuration that trusts dirs. A file it must be:
 // git takes safe.directory from no -c of a parent process.
-func trustFile(path string) (*os.File, error) {
+func trustFile(dirs []string) (*os.File, error) {
 	fd, err := unix.MemfdCreate("gitconfig", unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, err
 	}
 	f := os.NewFile(uintptr(fd), "gitconfig")
-	_, err = fmt.Fprintf(f, "[safe]\n\tdirectory = %s\n\tdirectory = %s\n", configValue(path), configValue(path+"/.git"))
-	if err != nil {
+	content := "[safe]\n"
+	for _, d := range dirs {
+		content += "\tdirectory = " + configValue(d) + "\n"
+	}
+	if _, err := f.WriteString(content); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
 }
 
 // userTrusts reports whether the user's or the system's own git configuration
-// names path as safe.directory.
-func userTrusts(ctx context.Context, path string) bool {
+// names one of dirs, which are one repository, as safe.directory.
+func userTrusts(ctx context.Context, dirs []string) bool {
 	trusts := false
 	for _, scope := range []string{"--system", "--global"} {
-		g := gitcmd.Git{Env: append(inherited("HOME", "XDG_CONFIG_HOME"), "GIT_CONFIG_NOSYSTEM=")}
-		cmd, err := g.Command(ctx, "config", scope, "--null", "--get-all", "safe.directory")
+		cmd, err := gitcmd.Git{}.Command(ctx, "config", scope, "--null", "--get-all", "safe.directory")
 		if err != nil {
 			return false
 		}
 		// Both scopes are read from where git finds them by itself.
-		cmd.Env = slices.DeleteFunc(cmd.Env, func(e string) bool { return strings.HasPrefix(e, "GIT_CONFIG_") })
-		cmd.Env = append(cmd.Env, inherited("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM")...)
+		cmd.Env = append([]string{"PATH=" + os.Getenv("PATH")}, inherited("HOME", "XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM")...)
 		out, err := cmd.Output()
 		if err != nil {
 			continue // nothing is set
 		}
-		for _, v := range strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00") {
-			parent, isPrefix := strings.CutSuffix(v, "/*")
-			switch {
-			case v == "": // forgets what was set before
+		for v := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
+			if v == "" { // forgets what was set before
 				trusts = false
-			case v == "*", v == path, v == path+"/.git", isPrefix && strings.HasPrefix(path, parent+"/"):
-				trusts = true
 			}
+			trusts = trusts || v == "*" || slices.ContainsFunc(dirs, func(dir string) bool {
+				parent, all := strings.CutSuffix(v, "/*")
+				return v == dir || all && strings.HasPrefix(dir, parent+"/")
+			})
 		}
 	}
 	return trusts
