@@ -232,6 +232,9 @@ func (s *session) take(m frame.Message) error {
 		s.out.write(0, m.Data)
 	case frame.Stderr:
 		s.out.write(1, m.Data)
+	case frame.Look:
+		s.dog.lookAtProcesses()
+		_ = s.to.Write(frame.Ack, nil)
 	case frame.Exit:
 		s.exit = &m.Exit
 	case frame.Begin, frame.Data, frame.End:

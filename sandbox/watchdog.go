@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,6 +19,7 @@ func pause() { time.Sleep(2 * time.Millisecond) }
 // watchdog holds a sandbox to the limits that the kernel does not enforce for
 // this user: it looks, and says when a limit is reached.
 type watchdog struct {
+	mu        sync.Mutex // held while looking
 	pid       int
 	memory    int64  // bytes; 0: the kernel does it, or there is no limit
 	processes int    // as memory
@@ -76,6 +78,8 @@ func interval(cost, longest time.Duration) time.Duration {
 // lookAtProcesses sums up what the sandbox's processes hold, and reports
 // whether it is more than the memory limit.
 func (w *watchdog) lookAtProcesses() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	u := processUsage(w.pid)
 	for _, dir := range []string{"/tmp", HomeDir, "/dev/shm"} {
 		u.Memory += tmpfsUsage(filepath.Join("/proc", strconv.Itoa(w.pid), "root", dir))
@@ -93,6 +97,8 @@ func (w *watchdog) lookAtDisk(ctx context.Context) bool {
 	if w.workspace == "" {
 		return false
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	n, err := diskUsage(ctx, w.workspace)
 	if errors.Is(err, errTooDeep) {
 		return true // what cannot be measured is over the limit

@@ -182,8 +182,9 @@ func (c *command) supervise(cfg frame.Config, w *frame.Writer, orders <-chan ord
 	}
 	exited := make(chan syscall.WaitStatus, 1)
 	reaped := make(chan struct{})
+	seen := make(chan struct{})
 	go func() {
-		reap(c.pid, exited)
+		reap(c.pid, exited, func() { showProcesses(w, seen) })
 		close(reaped)
 	}()
 
@@ -205,9 +206,13 @@ func (c *command) supervise(cfg frame.Config, w *frame.Writer, orders <-chan ord
 			timeout, wall = true, nil
 			end()
 		case o := <-orders:
-			if o.stop {
+			switch {
+			case o.stop:
 				end()
-			} else {
+			case o.ack:
+				close(seen)
+				orders = nil // the command has ended: there is nothing left to order
+			default:
 				_ = syscall.Kill(-c.pid, o.signal)
 			}
 		case <-kill:
@@ -224,8 +229,9 @@ func (c *command) supervise(cfg frame.Config, w *frame.Writer, orders <-chan ord
 }
 
 // reap waits for every child there is and ever will be. When the command is
-// reaped, it tells so and kills the rest; it returns when nothing is left.
-func reap(pid int, exited chan<- syscall.WaitStatus) {
+// reaped, it calls ended, tells so and kills the rest; it returns when nothing
+// is left.
+func reap(pid int, exited chan<- syscall.WaitStatus, ended func()) {
 	var over bool
 	for {
 		var ws syscall.WaitStatus
@@ -237,6 +243,7 @@ func reap(pid int, exited chan<- syscall.WaitStatus) {
 			return // ECHILD: all are gone
 		case got == pid && (ws.Exited() || ws.Signaled()):
 			over = true
+			ended()
 			exited <- ws
 		}
 		if over {
@@ -244,6 +251,28 @@ func reap(pid int, exited chan<- syscall.WaitStatus) {
 			// once, also one that is being forked.
 			_ = syscall.Kill(-1, syscall.SIGKILL)
 		}
+	}
+}
+
+// lookTimeout is how long the host may take to look.
+const lookTimeout = 2 * time.Second
+
+// showProcesses asks the host to look at the sandbox before the rest is killed,
+// if the command may have ended because no more processes were allowed. Without
+// a control group nothing else would tell the host: the limit has no counter,
+// and a shell that cannot fork ends faster than a watchdog looks.
+func showProcesses(w *frame.Writer, seen <-chan struct{}) {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &limit); err != nil {
+		return
+	}
+	list, err := filepath.Glob("/proc/[0-9]*/task/[0-9]*")
+	if err != nil || uint64(len(list)) < limit.Cur/2 || w.Write(frame.Look, nil) != nil {
+		return
+	}
+	select {
+	case <-seen:
+	case <-time.After(lookTimeout):
 	}
 }
 

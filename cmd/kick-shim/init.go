@@ -78,11 +78,12 @@ func awaitGo(in *frame.Reader) error {
 	return nil
 }
 
-// order is what the host wants of a running command: a signal for it, or that
-// it ends.
+// order is what the host wants of a running command: a signal for it, that it
+// ends, or that the rest is killed, which the host has looked at.
 type order struct {
 	signal syscall.Signal
 	stop   bool
+	ack    bool
 }
 
 // listen passes the host's frames on until the command has ended. When the
@@ -98,6 +99,8 @@ func listen(in *frame.Reader, orders chan<- order, ended <-chan struct{}) {
 			o.signal = syscall.Signal(p[0])
 		case t == frame.Stop:
 			o.stop = true
+		case t == frame.Ack:
+			o.ack = true
 		default:
 			continue
 		}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
+	"strings"
 )
 
 // ErrProtocol is a conversation that broke the rules: the sandbox is not to be
@@ -20,8 +20,16 @@ const (
 	MaxProbes     = 64      // probes of a Readiness
 )
 
-// ReportName is the form of an agent report's name.
-var ReportName = regexp.MustCompile(`^agent-report[A-Za-z0-9._-]{0,100}\.json$`)
+// IsReportName reports whether name is fit for an agent report:
+// agent-report*.json, of letters, digits, ".", "_" and "-", at most 117 bytes.
+func IsReportName(name string) bool {
+	rest, ok := strings.CutPrefix(name, "agent-report")
+	rest, isJSON := strings.CutSuffix(rest, ".json")
+	strange := func(r rune) bool {
+		return !strings.ContainsRune("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-", r)
+	}
+	return ok && isJSON && len(rest) <= 100 && !strings.ContainsFunc(rest, strange)
+}
 
 // reportKind is the one artifact that may come several times and has a name;
 // singleKinds come at most once. They are sandbox.Artifact's values, which this
@@ -46,6 +54,7 @@ type Message struct {
 //
 //	Ready                                            once, first
 //	Started, then Stdout and Stderr in any order     Started is absent if the command could not be started
+//	Look                                             once at most, after Started
 //	Exit                                             once
 //	Begin, Data..., End                              any number, one after the other
 //	Goodbye                                          last
@@ -58,6 +67,7 @@ type Conversation struct {
 	artifactMax int64
 	state       state
 	started     bool
+	looked      bool
 	seen        map[string]bool
 	reports     int
 	left        int64 // bytes that the artifact at hand may still have
@@ -166,6 +176,9 @@ func (c *Conversation) checkRunning(m *Message, p []byte) error {
 	case (m.Type == Stdout || m.Type == Stderr) && c.started:
 		m.Data = p
 		return nil
+	case m.Type == Look && c.started && !c.looked:
+		c.looked = true
+		return empty(p)
 	case m.Type == Exit:
 		c.state = collecting
 		if err := parse(p, &m.Exit); err != nil {
@@ -196,7 +209,7 @@ func (c *Conversation) begin(h ArtifactHeader) error {
 		if c.reports++; c.reports > MaxReports {
 			return fmt.Errorf("more than %d reports", MaxReports)
 		}
-		if !ReportName.MatchString(h.Name) {
+		if !IsReportName(h.Name) {
 			return fmt.Errorf("a report is named %.120q, want agent-report*.json", h.Name)
 		}
 		c.left = min(c.left, MaxReportSize)

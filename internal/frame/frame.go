@@ -33,6 +33,7 @@ const (
 	Started Type = 'S' // empty: the command runs
 	Stdout  Type = 'O' // bytes
 	Stderr  Type = 'E' // bytes
+	Look    Type = 'L' // empty: the command has ended and many processes are left; the host looks and answers with Ack
 	Exit    Type = 'X' // JSON ExitStatus; everything else in the sandbox is dead. Exactly one.
 	Begin   Type = 'B' // JSON ArtifactHeader
 	Data    Type = 'D' // bytes of the artifact that was begun
@@ -48,7 +49,7 @@ const (
 	Go         Type = 'g' // empty: isolation is proved, begin
 	Signal     Type = 's' // one byte: send this signal to the command's process group
 	Stop       Type = 'k' // empty: kill everything, collect, say goodbye
-	Ack        Type = 'a' // empty: every artifact is stored; the shim may exit
+	Ack        Type = 'a' // empty: the host has looked, or every artifact is stored; the shim may go on
 )
 
 // Mode is what the shim is to do.
