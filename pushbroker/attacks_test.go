@@ -163,7 +163,7 @@ var entryAttacks = []attack{
 	{name: "large file deleted later", script: `head -c 5300000 /dev/zero | tr '\0' a > big.txt` + addAll + `; git rm -q big.txt; echo a > a` + addAll, block: []string{"limit-file-bytes"}, path: "big.txt"},
 	{name: "too much in all", script: `for i in 1 2 3 4 5; do head -c 4500000 /dev/zero | tr '\0' $i > f$i.txt; done` + addAll, block: []string{"limit-total-bytes"}},
 	{name: "too many files", script: `mkdir many; i=0; while [ $i -le 1000 ]; do echo $i > many/$i; i=$((i+1)); done` + addAll, block: []string{"limit-files"}},
-	{name: "too many commits", script: `t=$(git rev-parse HEAD^{tree}); h=$(git rev-parse HEAD); i=0; while [ $i -le 100 ]; do h=$(echo c$i | git commit-tree $(printf '100644 blob %s\tf%s\n' $(echo $i | git hash-object -w --stdin) $i | git mktree) -p $h); i=$((i+1)); done; git update-ref HEAD $h`, block: []string{"limit-commits", "protected-ci", "protected-governance"}},
+	{name: "too many commits", script: `i=0; from='from HEAD^0'; while [ $i -le 100 ]; do printf 'commit refs/heads/main\ncommitter kick <kick@example.com> 1700000000 +0000\ndata 2\nc\n%s\nM 100644 inline f\ndata 4\n%03d\n\n' "$from" $i; from=; i=$((i+1)); done | git fast-import --quiet --force`, block: []string{"limit-commits"}},
 }
 
 // modeBundle is a commit whose tree has an entry with an odd mode.

@@ -1,12 +1,11 @@
 package pushbroker
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"fmt"
 	"strings"
-
-	"bytes"
 
 	"github.com/kickhq/kick/internal/gitcmd"
 )
@@ -18,9 +17,10 @@ const (
 	maxBaseFiles = 10_000    // asked for by path
 )
 
-// baseReader is the Base of an inspection.
+// baseReader is the Base of an inspection. Its child starts with the first
+// question.
 type baseReader struct {
-	r       *objectReader
+	r       *objectReader // nil until asked
 	git     gitcmd.Git
 	commit  string
 	tree    string
@@ -32,25 +32,42 @@ type baseReader struct {
 	files   int
 }
 
+func (b *baseReader) reader(ctx context.Context) (*objectReader, error) {
+	if b.r == nil {
+		r, err := startObjectReader(ctx, b.git)
+		if err != nil {
+			return nil, err
+		}
+		b.r = r
+	}
+	return b.r, nil
+}
+
+func (b *baseReader) close() { b.r.close() }
+
 // Blob returns the file or link at path in the base commit's tree.
 func (b *baseReader) Blob(ctx context.Context, path string) ([]byte, bool, error) {
-	e, ok, err := b.entry(path)
+	r, err := b.reader(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	e, ok, err := b.entry(r, path)
 	if err != nil || !ok || e.isTree() || e.mode == modeGitlink {
 		return nil, false, err
 	}
 	if b.files++; b.files > maxBaseFiles {
 		return nil, false, nil
 	}
-	infos, err := b.r.infos([]string{e.oid})
+	infos, err := r.infos([]string{e.oid})
 	if err != nil || infos[0].kind != "blob" || infos[0].size > maxBaseBlob {
 		return nil, false, err
 	}
-	data, err := b.r.one(e.oid, "blob", maxBaseBlob)
+	data, err := r.one(e.oid, "blob", maxBaseBlob)
 	return data, err == nil, err
 }
 
 // entry finds path in the base commit's tree.
-func (b *baseReader) entry(path string) (treeEntry, bool, error) {
+func (b *baseReader) entry(r *objectReader, path string) (treeEntry, bool, error) {
 	e := treeEntry{mode: modeTree, oid: b.tree}
 	for name := range strings.SplitSeq(path, "/") {
 		if !e.isTree() {
@@ -58,7 +75,7 @@ func (b *baseReader) entry(path string) (treeEntry, bool, error) {
 		}
 		dir, ok := b.dirs[e.oid]
 		if !ok {
-			raw, err := b.r.one(e.oid, "tree", maxBaseBlob)
+			raw, err := r.one(e.oid, "tree", maxBaseBlob)
 			if err != nil {
 				return treeEntry{}, false, err
 			}
@@ -97,6 +114,10 @@ func (b *baseReader) Contains(ctx context.Context, value []byte) (bool, error) {
 const searchStep = 256
 
 func (b *baseReader) search(ctx context.Context, value []byte) (bool, error) {
+	r, err := b.reader(ctx)
+	if err != nil {
+		return false, err
+	}
 	if b.history == nil {
 		out, err := b.git.Output(ctx, nil, "rev-list", "--objects", "--no-object-names", b.commit)
 		if err != nil {
@@ -110,7 +131,7 @@ func (b *baseReader) search(ctx context.Context, value []byte) (bool, error) {
 		}
 		step := rest[:min(searchStep, len(rest))]
 		rest = rest[len(step):]
-		infos, err := b.r.infos(step)
+		infos, err := r.infos(step)
 		if err != nil {
 			return false, err
 		}
@@ -125,7 +146,7 @@ func (b *baseReader) search(ctx context.Context, value []byte) (bool, error) {
 			ask = append(ask, step[i])
 		}
 		found := false
-		err = b.r.contents(ask, maxBaseBlob, func(_ int, _ string, data []byte) error {
+		err = r.contents(ask, maxBaseBlob, func(_ int, _ string, data []byte) error {
 			found = found || bytes.Contains(data, value)
 			return nil
 		})

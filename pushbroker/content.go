@@ -5,20 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"unicode/utf8"
-
-	"github.com/kickhq/kick/policy"
 )
-
-// factsOf says what change rules want to know of a file's content.
-func factsOf(data []byte) *policy.Blob {
-	b := &policy.Blob{Size: int64(len(data)), LFS: lfsPointer(data)}
-	// git looks at as many bytes for a NUL: buffer_is_binary in xdiff-interface.c.
-	b.Binary = bytes.IndexByte(data[:min(len(data), 8000)], 0) >= 0
-	if !b.Binary {
-		b.Bidi = bidiIn(data)
-	}
-	return b
-}
 
 // lfsPointer returns the object id of a Git LFS pointer, or "".
 // https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md: a pointer is at

@@ -63,11 +63,10 @@ func wrapIngest(err error) error {
 	return fmt.Errorf("ingest: %w", err)
 }
 
-// Close ends the git children of the quarantine. The directory stays.
+// Close ends the git child that reads the quarantine. The directory stays.
 func (q *Quarantine) Close() error {
 	q.objects.close()
-	q.base.close()
-	q.objects, q.base = nil, nil
+	q.objects = nil
 	return nil
 }
 
@@ -163,12 +162,9 @@ func (in *ingest) git(dir string) gitcmd.Git {
 }
 
 func (in *ingest) run(ctx context.Context) error {
-	// The readers outlive Ingest; the rest has its deadline.
+	// This reader outlives Ingest; the rest has its deadline.
 	var err error
 	if in.q.objects, err = startObjectReader(ctx, in.git(in.q.Dir)); err != nil {
-		return err
-	}
-	if in.q.base, err = startObjectReader(ctx, in.git(in.q.Mirror)); err != nil {
 		return err
 	}
 	late := refuse("limit-ingest", "taking it in needs more than %v", in.lim.Deadline)
@@ -178,7 +174,6 @@ func (in *ingest) run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() {
 		if context.Cause(ctx) == error(late) {
 			in.q.objects.cancel()
-			in.q.base.cancel()
 		}
 	})
 	defer stop()
@@ -265,7 +260,7 @@ func (in *ingest) listNew(revs *revList) error {
 }
 
 // checkHistory reads the new commits and compares their trees.
-func (in *ingest) checkHistory(context.Context) error {
+func (in *ingest) checkHistory(ctx context.Context) error {
 	h, q := in.q.history, in.q
 	var unknown []string // of S, and not in the pack
 	for _, oid := range in.newOIDs {
@@ -288,20 +283,11 @@ func (in *ingest) checkHistory(context.Context) error {
 	if len(q.Commits) > in.lim.Commits {
 		return refuse("limit-ingest", "the work has %d commits, more than %d", len(q.Commits), in.lim.Commits)
 	}
-	known, err := q.base.infos(append([]string{in.w.BaseOID}, q.Commits...))
-	if err != nil {
-		return err
-	}
-	if known[0].kind != "commit" {
-		return fmt.Errorf("mirror %s does not hold the base commit %s", q.Mirror, in.w.BaseOID)
-	}
 	if err := h.checkCommits(q.objects, in.lim, q.Commits, in.w.BaseOID); err != nil {
 		return err
 	}
-	for i, oid := range q.Commits {
-		if known[1+i].kind != "" {
-			return refuseWork(policy.Work{Foreign: "commit " + oid})
-		}
+	if err := in.checkForeign(ctx); err != nil {
+		return err
 	}
 	trees := map[string]string{}
 	for _, c := range h.commits {
@@ -311,7 +297,7 @@ func (in *ingest) checkHistory(context.Context) error {
 		if t, ok := trees[commit]; ok {
 			return t, nil
 		}
-		raw, err := q.base.one(commit, "commit", in.lim.CommitBytes)
+		raw, err := q.objects.one(commit, "commit", in.lim.CommitBytes)
 		if err != nil {
 			return "", err
 		}
@@ -327,6 +313,33 @@ func (in *ingest) checkHistory(context.Context) error {
 		return err
 	}
 	return walkHistory(q.objects, in.lim, h, baseTree, treeOf)
+}
+
+// checkForeign refuses commits that the mirror knows outside of base, and
+// fails if it does not know base. A mirror that ends at base, as it mostly
+// does, needs no child to answer.
+func (in *ingest) checkForeign(ctx context.Context) error {
+	if endsAt(in.q.Mirror, in.w.BaseOID) {
+		return nil
+	}
+	mirror, err := startObjectReader(ctx, in.git(in.q.Mirror))
+	if err != nil {
+		return err
+	}
+	defer mirror.close()
+	known, err := mirror.infos(append([]string{in.w.BaseOID}, in.q.Commits...))
+	if err != nil {
+		return err
+	}
+	if known[0].kind != "commit" {
+		return fmt.Errorf("mirror %s does not hold the base commit %s: prepare the base again", in.q.Mirror, in.w.BaseOID)
+	}
+	for i, oid := range in.q.Commits {
+		if known[1+i].kind != "" {
+			return refuseWork(policy.Work{Foreign: "commit " + oid})
+		}
+	}
+	return nil
 }
 
 // checkSet holds S, the pack and the walk against each other: each object of S

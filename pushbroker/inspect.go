@@ -27,10 +27,8 @@ func Inspect(ctx context.Context, q *Quarantine, w Work, pol *policy.Policy, sca
 		pol = policy.Default()
 	}
 	in := newInspection(q, w, pol.For(w.Repo, w.Agent), scanners)
-	counted := in.startCount(ctx)
-	err := in.run(ctx)
-	in.verdict.Added, in.verdict.Removed = counted()
-	if err != nil {
+	defer in.base.close()
+	if err := in.run(ctx); err != nil {
 		return Verdict{}, fmt.Errorf("inspect: %w", err)
 	}
 	return in.finish(pol), nil
@@ -45,7 +43,6 @@ type inspection struct {
 	scanners []Scanner
 	now      time.Time
 	base     *baseReader
-	git      gitcmd.Git
 	verdict  Verdict
 
 	blobs   map[string]*policy.Blob // new ones
@@ -55,14 +52,11 @@ type inspection struct {
 
 func newInspection(q *Quarantine, w Work, pol *policy.Policy, scanners []Scanner) *inspection {
 	lim := DefaultIngestLimits()
-	g := gitcmd.Git{Dir: q.Dir, Limits: gitcmd.Limits{CPU: lim.CPU, Memory: lim.Memory, Deadline: lim.Deadline}}
-	mirror := g
-	mirror.Dir = q.Mirror
-	h := q.history
 	return &inspection{
-		q: q, h: h, w: w, pol: pol, scanners: scanners, now: time.Now(), git: g,
+		q: q, h: q.history, w: w, pol: pol, scanners: scanners, now: time.Now(),
 		base: &baseReader{
-			r: q.base, git: mirror, commit: q.BaseOID, tree: h.baseTree, width: lim.TreeWidth,
+			git:    gitcmd.Git{Dir: q.Mirror, Limits: gitcmd.Limits{CPU: lim.CPU, Memory: lim.Memory}},
+			commit: q.BaseOID, tree: q.history.baseTree, width: lim.TreeWidth,
 			dirs: map[string]map[string]treeEntry{}, known: map[[32]byte]bool{},
 		},
 		blobs: map[string]*policy.Blob{}, targets: map[string]string{},
@@ -73,6 +67,7 @@ func newInspection(q *Quarantine, w Work, pol *policy.Policy, scanners []Scanner
 func (in *inspection) run(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
 		in.work, in.branch, in.commits, in.content, in.links, in.paths, in.entries,
+		func(context.Context) error { return in.countLines() },
 	} {
 		if err := step(ctx); err != nil {
 			return err
@@ -141,7 +136,7 @@ func (in *inspection) isEmpty(c *Commit, trees map[string]string) (bool, error) 
 	for _, p := range c.Parents {
 		t, ok := trees[p]
 		if !ok {
-			raw, err := in.q.base.one(p, "commit", DefaultIngestLimits().ObjectBytes)
+			raw, err := in.q.objects.one(p, "commit", DefaultIngestLimits().ObjectBytes)
 			if err != nil {
 				return false, err
 			}

@@ -35,7 +35,6 @@ type Quarantine struct {
 
 	history *history      // what Ingest learned of the new commits
 	objects *objectReader // of Dir; nil once closed
-	base    *objectReader // of Mirror
 }
 
 // Verdict is the broker's decision, with all that led to it.
