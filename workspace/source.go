@@ -24,6 +24,10 @@ type remote struct {
 // the password would be taken for a path.
 var scpLike = regexp.MustCompile(`^(?:[A-Za-z0-9._][A-Za-z0-9._-]*@)?(?:[A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\]):[^:@-][^@]*$`)
 
+// hostName leaves out what git or curl might read in another way than we do; an
+// international name is written in its xn-- form.
+var hostName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*$`)
+
 // parseRepo reads Source.Repo. No error of it repeats what may be a credential.
 func parseRepo(repo string) (remote, error) {
 	const forms = "give an https:// or ssh:// URL, user@host:path, or the absolute path of a repository"
@@ -86,8 +90,8 @@ func parseURL(scheme, rest string) (remote, error) {
 		return remote{}, unusable("use https, ssh, file, or http to this machine", "repository URL has the scheme %q, which kick does not use", scheme)
 	}
 	name, port := strings.ToLower(u.Hostname()), u.Port()
-	if name == "" || strings.HasPrefix(name, "-") || strings.HasPrefix(user, "-") || strings.Trim(u.Path, "/") == "" {
-		return remote{}, unusable("write "+scheme+"://host/owner/name", "repository URL has no host or no path")
+	if !hostName.MatchString(name) && !isAddr(name) || strings.HasPrefix(user, "-") || strings.Trim(u.Path, "/") == "" {
+		return remote{}, unusable("write "+scheme+"://host/owner/name", "repository URL has no valid host or no path")
 	}
 	if _, err := strconv.ParseUint(port, 10, 16); port != "" && err != nil {
 		return remote{}, unusable("check its spelling", "repository URL has no valid port")
@@ -111,6 +115,11 @@ func parseURL(scheme, rest string) (remote, error) {
 		r.scope = scheme + "://" + u.Host
 	}
 	return r, nil
+}
+
+func isAddr(host string) bool {
+	a, err := netip.ParseAddr(host)
+	return err == nil && a.Zone() == ""
 }
 
 func loopback(host string) bool {
