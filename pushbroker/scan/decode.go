@@ -3,6 +3,7 @@ package scan
 import (
 	"bytes"
 	"sort"
+	"sync"
 )
 
 // view is one text to search: an item's bytes, or what was decoded from them.
@@ -61,9 +62,10 @@ const (
 
 // rewriter collects the pieces of one derived view.
 type rewriter struct {
-	parent *view
-	child  view
-	budget *budget
+	parent  *view
+	child   view
+	budget  *budget
+	scratch []byte // for the next decoded stretch; add copies it
 }
 
 // add appends decoded, found at raw in the parent.
@@ -90,7 +92,7 @@ func derive(v *view, b *budget) []*view {
 	if v.depth >= maxDepth {
 		return nil
 	}
-	w := &rewriter{parent: v, budget: b, child: view{depth: v.depth + 1, parent: v}}
+	w := &rewriter{parent: v, budget: b, child: view{text: (*texts.Get().(*[]byte))[:0], depth: v.depth + 1, parent: v}}
 	decodeRuns(w)
 	decodeEscapes(w)
 	joinLiterals(w)
@@ -105,9 +107,22 @@ func derive(v *view, b *budget) []*view {
 		}
 	}
 	if len(w.child.pieces) > 0 {
-		children = append(children, &w.child)
+		return append(children, &w.child)
 	}
+	texts.Put(&w.child.text)
 	return children
+}
+
+// texts are buffers of derived views; release gives one back.
+var texts = sync.Pool{New: func() any { return new([]byte) }}
+
+// release ends the use of v's text. Its places remain, for its children.
+func (v *view) release() {
+	if v.pieces != nil && cap(v.text) <= 1<<20 {
+		buf := v.text[:0]
+		v.text = nil
+		texts.Put(&buf)
+	}
 }
 
 // Letters of base64, both alphabets, as values of six bits; 0xff: none.
@@ -166,13 +181,15 @@ func decodeRuns(w *rewriter) {
 		raw := span{from, i}
 		if hexadecimal(run) {
 			for off := range 2 {
-				w.keep(raw, unhex(run[off:]), "hexadecimal")
+				w.scratch = unhex(w.scratch[:0], run[off:])
+				w.keep(raw, w.scratch, "hexadecimal")
 			}
 			continue
 		}
 		for off := range 4 {
 			if plausible(run[off:]) {
-				w.keep(raw, unbase64(run[off:]), "base64")
+				w.scratch = unbase64(w.scratch[:0], run[off:])
+				w.keep(raw, w.scratch, "base64")
 			}
 		}
 	}
@@ -239,8 +256,8 @@ func decode4(s []byte) [3]byte {
 	return [3]byte{a<<2 | b>>4, b<<4 | c>>2, c<<6 | d}
 }
 
-func unbase64(run []byte) []byte {
-	out := make([]byte, 0, len(run)/4*3+3)
+// unbase64 appends what run decodes to; unhex does the same.
+func unbase64(out, run []byte) []byte {
 	for len(run) >= 4 {
 		b := decode4(run)
 		out = append(out, b[0], b[1], b[2])
@@ -264,8 +281,7 @@ func hexadecimal(run []byte) bool {
 	return true
 }
 
-func unhex(run []byte) []byte {
-	out := make([]byte, 0, len(run)/2)
+func unhex(out, run []byte) []byte {
 	for i := 0; i+1 < len(run); i += 2 {
 		out = append(out, fourBits[run[i]]<<4|fourBits[run[i+1]])
 	}
@@ -279,7 +295,6 @@ const minWrapped = 8
 // quotes or comment marks, and letters of base64 to its end.
 func wrapped(text []byte, from, to int, buf []byte) (joined []byte, end int) {
 	joined, end = buf[:0], to
-	joined = append(joined, text[from:to]...)
 	for {
 		i, newline := end, false
 		for i < len(text) && i-end < 80 && wrapByte(text[i]) {
@@ -294,6 +309,9 @@ func wrapped(text []byte, from, to int, buf []byte) (joined []byte, end int) {
 		whole := last || wrapByte(text[i])
 		if !newline || start == i || !whole || !last && i-start < minWrapped && !endsLine(text, i) {
 			return joined, end
+		}
+		if len(joined) == 0 {
+			joined = append(joined, text[from:to]...)
 		}
 		joined, end = append(joined, text[start:i]...), i
 		if i-start < minWrapped {

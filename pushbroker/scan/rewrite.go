@@ -12,49 +12,57 @@ const maxEscaped = 8 << 10
 // &#x41; in the word around them.
 func decodeEscapes(w *rewriter) {
 	text := w.parent.text
-	for i := 0; i < len(text); {
-		next := bytes.IndexAny(text[i:min(i+4096, len(text))], `%\&`)
-		if next < 0 {
-			i = min(i+4096, len(text))
-			continue
-		}
-		at := i + next
-		if _, n := unescape(text[at:]); n == 0 {
-			i = at + 1
+	done := 0 // text before it is decoded, or needs not be
+	for at := 0; at < len(text); at++ {
+		if c := text[at]; c != '%' && c != '\\' && c != '&' || !escaped(text[at:]) {
 			continue
 		}
 		from, to := at, at
-		for from > max(0, i-maxEscaped) && from > i && !isSpace(text[from-1]) {
+		for from > done && at-from < maxEscaped && !isSpace(text[from-1]) {
 			from--
 		}
 		for to < len(text) && to-at < maxEscaped && !isSpace(text[to]) {
 			to++
 		}
-		out, to := unescapeAll(text[from:to], from)
-		w.add(span{from, to}, out, "escapes")
-		i = to
+		w.scratch = unescapeAll(w.scratch[:0], text[from:to])
+		w.add(span{from, to}, w.scratch, "escapes")
+		done, at = to, to-1
 	}
 }
 
-// unescapeAll decodes every escape of b, which begins at offset from of some
-// text, and returns where it ends there.
-func unescapeAll(b []byte, from int) (out []byte, to int) {
-	out = make([]byte, 0, len(b))
+// unescapeAll appends b with every escape decoded.
+func unescapeAll(out, b []byte) []byte {
 	for i := 0; i < len(b); {
-		if r, n := unescape(b[i:]); n > 0 {
-			out, i = append(out, r...), i+n
-			continue
+		if c := b[i]; c == '%' || c == '\\' || c == '&' {
+			if r, n := unescape(b[i:]); n > 0 {
+				out, i = utf8AppendByte(out, r), i+n
+				continue
+			}
 		}
 		out, i = append(out, b[i]), i+1
 	}
-	return out, from + len(b)
+	return out
+}
+
+func escaped(b []byte) bool {
+	_, n := unescape(b)
+	return n > 0
+}
+
+// utf8AppendByte appends a value below 256 as that byte, which is how bytes are
+// escaped, and a larger one in UTF-8.
+func utf8AppendByte(out []byte, r rune) []byte {
+	if r < 256 {
+		return append(out, byte(r))
+	}
+	return utf8.AppendRune(out, r)
 }
 
 // unescape decodes one escape at the start of b; n is its length, 0 if there
 // is none.
-func unescape(b []byte) (decoded []byte, n int) {
+func unescape(b []byte) (decoded rune, n int) {
 	if len(b) < 3 {
-		return nil, 0
+		return 0, 0
 	}
 	switch {
 	case b[0] == '%':
@@ -69,7 +77,7 @@ func unescape(b []byte) (decoded []byte, n int) {
 		}
 		return decoded, n
 	case b[0] != '\\':
-		return nil, 0
+		return 0, 0
 	}
 	switch b[1] {
 	case 'x':
@@ -79,7 +87,7 @@ func unescape(b []byte) (decoded []byte, n int) {
 			if decoded, n = digits(b, 3, 1, 6, 16); n > 0 && n < len(b) && b[n] == '}' {
 				return decoded, n + 1
 			}
-			return nil, 0
+			return 0, 0
 		}
 		return digits(b, 2, 4, 4, 16)
 	case 'U':
@@ -87,27 +95,25 @@ func unescape(b []byte) (decoded []byte, n int) {
 	case '0', '1':
 		return digits(b, 1, 3, 3, 8)
 	}
-	return nil, 0
+	return 0, 0
 }
 
-func digits(b []byte, at, least, most, base int) ([]byte, int) {
+func digits(b []byte, at, least, most, base int) (rune, int) {
 	value, i := 0, at
 	for i < len(b) && i-at < most && int(fourBits[b[i]]) < base {
 		value, i = value*base+int(fourBits[b[i]]), i+1
 	}
 	if i-at < least || value > utf8.MaxRune {
-		return nil, 0
+		return 0, 0
 	}
-	if value < 256 {
-		return []byte{byte(value)}, i
-	}
-	return utf8.AppendRune(nil, rune(value)), i
+	return rune(value), i
 }
 
 // joinLiterals joins string literals that stand side by side, or are joined by
 // an operator: "ghp_" + "abc", 'a' . 'b', "a" \ "b".
 func joinLiterals(w *rewriter) {
 	text := w.parent.text
+	var out []byte
 	for i := 0; i < len(text); {
 		close, open := seam(text, i)
 		if close < 0 {
@@ -123,7 +129,7 @@ func joinLiterals(w *rewriter) {
 			continue
 		}
 		// first+1..close is the first literal; collect the chain.
-		var out []byte
+		out = out[:0]
 		from, start, end := first+1, first+1, close
 		for {
 			out = append(out, text[start:end]...)

@@ -190,6 +190,9 @@ func (s *Scanner) search(ctx context.Context, data []byte, path string) (all []f
 			break
 		}
 		views = append(views, derive(v, b)...)
+		if v.parent != nil {
+			v.release()
+		}
 	}
 	sort.SliceStable(all, func(i, j int) bool {
 		if gi, gj := grade(all[i].hit), grade(all[j].hit); gi != gj {

@@ -105,7 +105,7 @@ func userinfoFollows(rest []byte) bool {
 // are not reported; what is short, or for a host that is reserved for
 // examples, is possible.
 func verifyUserinfo(text []byte, h *hit) bool {
-	b, _ := unescapeAll(text[h.start:h.end], 0)
+	b := unescapeAll(nil, text[h.start:h.end])
 	n := count(b)
 	if variable(b) || n.digit == 0 && (len(b) < 16 || entropy(b) < 3.8) || n.upper+n.lower == 0 {
 		return false
