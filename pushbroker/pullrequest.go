@@ -29,6 +29,13 @@ func (p *publisher) pullRequest(ctx context.Context) error {
 				return p.explainAuth(err, token)
 			}
 			pr, err = p.createPull(ctx, client)
+			var e *PublishError
+			if errors.As(err, &e) && strings.Contains(e.Message, "already exists") { // another broker was faster
+				if pr, err = p.findPull(ctx, client); pr == nil && err == nil {
+					err = e
+				}
+				p.pub.Existing = pr != nil
+			}
 			return p.explainAuth(err, token)
 		})
 		if err != nil {

@@ -171,7 +171,7 @@ func (d Description) run(b *strings.Builder) {
 			weaker = append(weaker, code(p.Name))
 		}
 	}
-	fmt.Fprintf(b, "\n### Run\n\nRuntime %s, %s enforced", code(d.Isolation.Runtime), count(enforced, "isolation property"))
+	fmt.Fprintf(b, "\n### Run\n\nRuntime %s, %d isolation properties enforced", code(d.Isolation.Runtime), enforced)
 	if len(weaker) > 0 {
 		fmt.Fprintf(b, "; accepted as missing: %s", strings.Join(weaker, ", "))
 	}
@@ -183,16 +183,6 @@ func (d Description) run(b *strings.Builder) {
 
 func (d Description) locally(b *strings.Builder) {
 	fmt.Fprintf(b, "\n### Look at it locally\n\n```sh\ngit fetch %s %s\ngit switch --detach FETCH_HEAD\n```\n", plain(d.Target.URL, 500), plain(d.Refs.Branch, maxName))
-}
-
-func count(n int, what string) string {
-	switch {
-	case n == 1:
-		return "1 " + what
-	case strings.HasSuffix(what, "y"):
-		return fmt.Sprintf("%d %sies", n, strings.TrimSuffix(what, "y"))
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 func more(b *strings.Builder, n int, what string) {

@@ -30,7 +30,7 @@ type Refs struct {
 }
 
 // Push sends q.Tip, by its id, to a new branch of t and returns whether it had
-// to: false means that the branch was there with this very commit. The token is
+// to: false means that the branch was there before with this very commit. The token is
 // the zero one for a remote without.
 //
 // Before that it holds what the remote would gain against q.Objects. An error
@@ -166,7 +166,7 @@ func (p *push) knownTips(ctx context.Context, remoteBase string) ([]string, erro
 		}
 		const ref = "refs/kick/remote-base"
 		_, err := p.remote.run(ctx, p.q.Dir, pushTimeout, "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--no-auto-maintenance",
-			"--negotiation-tip="+p.q.BaseOID, "--", p.remote.url(), "+refs/heads/"+p.refs.Base+":"+ref)
+			"--negotiation-tip="+p.q.BaseOID, "--", p.remote.target.URL, "+refs/heads/"+p.refs.Base+":"+ref)
 		if err != nil {
 			return nil, classifyGit(ctx, p.op+": fetch "+p.refs.Base+", which moved on", "", err)
 		}
@@ -212,7 +212,7 @@ func (p *push) known(ctx context.Context, oids []string) ([]string, error) {
 func (p *push) send(ctx context.Context) (pushed bool, err error) {
 	ref := "refs/heads/" + p.refs.Branch
 	report, err := p.remote.run(ctx, p.q.Dir, pushTimeout, "push", "--porcelain", "--no-verify", "--no-signed", "--no-follow-tags", "--no-progress",
-		"--recurse-submodules=no", "--force-with-lease="+ref+":", "--", p.remote.url(), p.q.Tip+":"+ref)
+		"--recurse-submodules=no", "--force-with-lease="+ref+":", "--", p.remote.target.URL, p.q.Tip+":"+ref)
 	if err == nil {
 		return true, nil
 	}
@@ -234,7 +234,7 @@ func (p *push) send(ctx context.Context) (pushed bool, err error) {
 		return false, e
 	case have.refs[ref] == p.q.Tip:
 		// It arrived; or another broker of the same kick was faster.
-		return e.Reason != ReasonBranchExists, nil
+		return true, nil
 	case have.refs[ref] != "":
 		return false, publishError(ReasonBranchExists, p.op, "the branch is there already, at %s", have.refs[ref])
 	}
@@ -245,15 +245,6 @@ func (p *push) send(ctx context.Context) (pushed bool, err error) {
 type remoteGit struct {
 	target Target
 	token  githubapp.Token
-}
-
-// url is what git is given. The user's name in it makes git ask for the token
-// at once, without a first request that is bound to fail.
-func (r remoteGit) url() string {
-	if r.token.IsZero() {
-		return r.target.URL
-	}
-	return strings.Replace(r.target.URL, "://", "://"+githubapp.GitUser+"@", 1)
 }
 
 // run runs git with the target's one protocol and the token on descriptor 3.
@@ -301,7 +292,7 @@ type advertised struct {
 // any other must match as a whole.
 func (r remoteGit) list(ctx context.Context, names ...string) (advertised, error) {
 	op := "list the branches of " + r.target.String()
-	out, err := r.run(ctx, "", listTimeout, append([]string{"ls-remote", "--quiet", "--symref", "--", r.url()}, names...)...)
+	out, err := r.run(ctx, "", listTimeout, append([]string{"ls-remote", "--quiet", "--symref", "--", r.target.URL}, names...)...)
 	if err != nil {
 		return advertised{}, classifyGit(ctx, op, "", err)
 	}

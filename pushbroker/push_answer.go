@@ -3,7 +3,6 @@ package pushbroker
 import (
 	"context"
 	"errors"
-	"net/http"
 	"regexp"
 	"strings"
 	"time"
@@ -149,11 +148,10 @@ func classifyAPI(ctx context.Context, op string, err error) *PublishError {
 		e.fromAnswer(answer)
 	case errors.As(err, new(interface{ Timeout() bool })):
 		e.Reason = ReasonNetwork
-	default:
-		e.Reason = ReasonAuthentication // the App's key or id, before anything was sent
-		if errors.As(err, new(*http.ProtocolError)) || strings.Contains(err.Error(), "EOF") {
-			e.Reason = ReasonNetwork
-		}
+	case strings.Contains(err.Error(), "GitHub App"): // its key or id, before anything was sent
+		e.Reason = ReasonAuthentication
+	default: // an answer that is not what the API gives
+		e.Reason = ReasonRejected
 	}
 	return e
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/rsa"
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
@@ -121,7 +122,10 @@ func TestMintRefusesWhatIsLess(t *testing.T) {
 func TestMintErrors(t *testing.T) {
 	t.Parallel()
 	s, app := start(t, githubtest.Options{})
-	foreign := githubtest.Start(t, githubtest.Options{})
+	foreign, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
 	ec, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -138,7 +142,7 @@ func TestMintErrors(t *testing.T) {
 	}{
 		"not installed":   {*app, githubapp.Request{Owner: "acme", Repo: "other"}, "404"},
 		"not granted":     {*app, githubapp.Request{Owner: "acme", Repo: "api", Permissions: githubapp.Permissions{"workflows": "write"}}, "422"},
-		"foreign key":     {githubapp.App{ID: githubtest.AppID, PrivateKey: foreign.PrivateKey(), BaseURL: s.API()}, pushOnly, "401"},
+		"foreign key":     {githubapp.App{ID: githubtest.AppID, Signer: foreign, BaseURL: s.API()}, pushOnly, "401"},
 		"foreign id":      {githubapp.App{ID: 7, PrivateKey: s.PrivateKey(), BaseURL: s.API()}, pushOnly, "401"},
 		"no key":          {githubapp.App{ID: 7, BaseURL: s.API()}, pushOnly, "cannot be read"},
 		"no id":           {githubapp.App{PrivateKey: s.PrivateKey(), BaseURL: s.API()}, pushOnly, "no id"},

@@ -23,8 +23,8 @@ type Fault struct {
 	Hang bool
 	// Redirect answers 307 to this URL with the request's path appended.
 	Redirect string
-	// CutAfter serves the request and then cuts the connection in place of the
-	// answer. For git pushes only.
+	// CutAfter serves the request and then cuts the connection at the beginning
+	// of the answer. For git pushes only.
 	CutAfter bool
 }
 
@@ -59,7 +59,7 @@ func (f *Fault) before(s *Server, w http.ResponseWriter, r *http.Request) bool {
 		case <-r.Context().Done():
 		case <-s.closing:
 		}
-		cut(w)
+		cut(w, "")
 	case f.Redirect != "":
 		http.Redirect(w, r, strings.TrimSuffix(f.Redirect, "/")+r.URL.RequestURI(), http.StatusTemporaryRedirect)
 	case f.Status != 0:
@@ -77,10 +77,12 @@ func (f *Fault) before(s *Server, w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// cut closes the connection without an answer.
-func cut(w http.ResponseWriter) {
+// cut closes the connection, after this much of an answer. With nothing, a
+// client may take the connection for an old one and send the request again.
+func cut(w http.ResponseWriter, after string) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err == nil {
+		_, _ = conn.Write([]byte(after))
 		_ = conn.Close()
 	}
 }

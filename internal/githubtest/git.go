@@ -39,6 +39,7 @@ func (s *Server) serveGit(w http.ResponseWriter, r *http.Request, owner, name, r
 	}
 	// CGI has no chunked bodies.
 	r = r.Clone(r.Context())
+	r.Header.Del("Authorization") // CGI would put it into the environment
 	r.Body, r.ContentLength, r.TransferEncoding = io.NopCloser(bytes.NewReader(body)), int64(len(body)), nil
 	r.URL.Path = "/" + repo.Owner + "/" + repo.Name + ".git/" + rest
 
@@ -57,7 +58,7 @@ func (s *Server) serveGit(w http.ResponseWriter, r *http.Request, owner, name, r
 	answer := &memoryWriter{header: http.Header{}, status: http.StatusOK}
 	handler.ServeHTTP(answer, r)
 	if fault != nil && fault.CutAfter {
-		cut(w)
+		cut(w, "HTTP/1.1 200 OK\r\nContent-Type: application/x-git-receive-pack-result\r\nContent-Length: 500\r\n\r\n")
 		return true
 	}
 	words, _ := io.ReadAll(reason)

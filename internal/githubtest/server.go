@@ -89,6 +89,10 @@ type Request struct {
 	Push   bool   // a git push that updates refs
 }
 
+// appKey is the App's key, one for all servers of a process: making one takes
+// longer than most tests.
+var appKey = sync.OnceValues(func() (*rsa.PrivateKey, error) { return rsa.GenerateKey(rand.Reader, 2048) })
+
 // New starts a Server. Close it.
 func New(opts Options) (*Server, error) {
 	if opts.Addr == "" {
@@ -110,7 +114,7 @@ func New(opts Options) (*Server, error) {
 	if _, err := os.Stat(s.backend); err != nil {
 		return nil, fmt.Errorf("find git-http-backend: %w. Install the whole of git", err)
 	}
-	if s.key, err = rsa.GenerateKey(rand.Reader, 2048); err != nil {
+	if s.key, err = appKey(); err != nil {
 		return nil, err
 	}
 	if opts.Dir == "" {
