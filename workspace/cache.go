@@ -114,6 +114,38 @@ func (e entry) pinCurrent(ctx context.Context, repo, oid string) (*Base, error) 
 	return nil, nil
 }
 
+// Pin pins a generation that an earlier Fetch returned, perhaps in a process
+// that died, for a kick that started from oid. It is an error of ErrSource when
+// the generation is gone or damaged.
+func (c Cache) Pin(ctx context.Context, mirror, oid string) (*Base, error) {
+	e := entry{dir: filepath.Dir(mirror)}
+	if filepath.Dir(e.dir) != filepath.Clean(c.Dir) || !isOID(oid) {
+		return nil, unusable("take both from the kick's journal", "pin %q in mirror %q", oid, mirror)
+	}
+	gone := func(err error) error {
+		return &Error{Kind: ErrSource, Op: "mirror " + mirror + " cannot be used any more", Err: err, Remedy: "fetch the kick's bundle into a clone of the repository"}
+	}
+	l, err := lock(ctx, filepath.Join(e.dir, "lock"), unix.LOCK_SH)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, gone(err)
+	}
+	if err != nil {
+		return nil, hostError("pin mirror "+mirror, err)
+	}
+	defer l.Close()
+	g, err := load(mirror)
+	if err != nil {
+		return nil, gone(err)
+	}
+	g.Refused = "" // that was said of its latest commit
+	b, err := g.pin(g.Repo)
+	if err != nil {
+		return nil, hostError("pin mirror "+mirror, err)
+	}
+	b.OID = oid
+	return b, nil
+}
+
 // current returns the highest generation, nil if there is none or it is
 // damaged.
 func (e entry) current() *generation {

@@ -78,6 +78,8 @@ func (c Cache) entries() ([]agedEntry, error) {
 		}
 		if info, err := os.Stat(filepath.Join(dir, "lock")); err == nil {
 			entries = append(entries, agedEntry{entry: entry{dir: dir}, used: info.ModTime()})
+		} else {
+			_ = os.Remove(dir) // only if empty: killed before it made the lock
 		}
 	}
 	slices.SortFunc(entries, func(a, b agedEntry) int { return cmp.Compare(a.used.UnixNano(), b.used.UnixNano()) })

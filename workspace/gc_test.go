@@ -84,6 +84,42 @@ func TestGC(t *testing.T) {
 	}
 }
 
+func TestPinAgain(t *testing.T) {
+	t.Parallel()
+	c, src := newCache(t), Source{Repo: newRepo(t), Base: "main"}
+	first, err := c.Fetch(t.Context(), src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	commit(t, src.Repo, "a", "a")
+	second := fetch(t, c, src)
+	release(t, first)
+	again, err := c.Pin(t.Context(), first.Mirror, first.OID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again.OID != first.OID || again.OID == second.OID || again.Mirror != first.Mirror || again.Branch != "main" {
+		t.Errorf("got %+v, want %+v", again, first)
+	}
+	release(t, second)
+	if _, err := c.GC(t.Context(), Keep{}); err != nil || !exists(t, first.Mirror) {
+		t.Errorf("a pinned mirror was removed (%v)", err)
+	}
+	release(t, again)
+	if _, err := c.GC(t.Context(), Keep{}); err != nil || exists(t, first.Mirror) {
+		t.Errorf("a released mirror is still there (%v)", err)
+	}
+	_, err = c.Pin(t.Context(), first.Mirror, first.OID)
+	wantError(t, err, ErrSource, "cannot be used any more")
+	if exists(t, filepath.Dir(first.Mirror)) {
+		t.Error("Pin made an entry")
+	}
+	for _, bad := range [][2]string{{"/etc", first.OID}, {first.Mirror, "main"}, {filepath.Join(c.Dir, "x/../../y/g1"), first.OID}} {
+		_, err := c.Pin(t.Context(), bad[0], bad[1])
+		wantError(t, err, ErrSource, "journal")
+	}
+}
+
 func TestGCBytes(t *testing.T) {
 	t.Parallel()
 	c := newCache(t)

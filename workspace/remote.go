@@ -51,11 +51,14 @@ func open(ctx context.Context, src Source) (*session, error) {
 // empty.
 func (s *session) git(dir string) gitcmd.Git {
 	g := gitcmd.Git{Dir: dir, Protocols: s.protocol}
+	if dir == "" { // no repository around the working directory has a say
+		g.Env = append(g.Env, "GIT_DIR=/nonexistent")
+	}
 	switch s.protocol {
 	case "https":
 		// A proxy and a private certificate authority are the host's matter,
 		// as for any other program of this user.
-		g.Env = inherited("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR", "GIT_SSL_CAINFO")
+		g.Env = append(g.Env, inherited("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR", "GIT_SSL_CAINFO")...)
 		fallthrough
 	case "http":
 		// A remote that sends less than 1 kB/s for a minute is dead.
@@ -64,7 +67,7 @@ func (s *session) git(dir string) gitcmd.Git {
 			g.Config = append(g.Config, "credential."+s.scope+".helper="+credentialHelper)
 		}
 	case "ssh":
-		g.Env = append(inherited("SSH_AUTH_SOCK"), "GIT_SSH_COMMAND=ssh -o BatchMode=yes -o ConnectTimeout=30 -o ServerAliveInterval=15")
+		g.Env = append(append(g.Env, inherited("SSH_AUTH_SOCK")...), "GIT_SSH_COMMAND=ssh -o BatchMode=yes -o ConnectTimeout=30 -o ServerAliveInterval=15")
 	}
 	return g
 }

@@ -25,7 +25,8 @@ type DirSink struct {
 	root    *os.Root
 	left    int64 // bytes that may still be written
 	max     int64
-	reports int // begun so far
+	whole   map[string]bool // kept through this sink
+	reports int             // begun so far
 }
 
 var _ sandbox.Sink = (*DirSink)(nil)
@@ -49,7 +50,7 @@ func NewDirSink(dir string, max int64) (*DirSink, error) {
 	if err != nil {
 		return nil, hostError("open directory for the kick's work", err)
 	}
-	return &DirSink{dir: dir, root: root, left: max, max: max}, nil
+	return &DirSink{dir: dir, root: root, left: max, max: max, whole: map[string]bool{}}, nil
 }
 
 // Close releases the directory; the files stay.
@@ -61,7 +62,9 @@ func (s *DirSink) Path(a sandbox.Artifact) (string, bool) {
 	return filepath.Join(s.dir, string(a)), err == nil && info.Mode().IsRegular()
 }
 
-// Create begins an artifact. One that is there already is not replaced.
+// Create begins an artifact. One that came through this sink already is
+// refused. One that is there from an earlier sink, such as that of a process
+// which died, gets ".earlier" after its name once the new one is whole.
 func (s *DirSink) Create(a sandbox.Artifact, name string) (sandbox.SinkWriter, error) {
 	w := &sinkFile{sink: s, name: string(a)}
 	switch a {
@@ -79,8 +82,8 @@ func (s *DirSink) Create(a sandbox.Artifact, name string) (sandbox.SinkWriter, e
 	default:
 		return nil, fmt.Errorf("unknown artifact %.60q", a)
 	}
-	if _, err := s.root.Lstat(w.name); !errors.Is(err, fs.ErrNotExist) {
-		return nil, errors.Join(err, fmt.Errorf("%s came before", w.name))
+	if s.whole[w.name] {
+		return nil, fmt.Errorf("%s came before", w.name)
 	}
 	for n := 1; ; n++ {
 		w.partial = w.name + ".partial"
@@ -139,9 +142,16 @@ func (w *sinkFile) Close() error {
 	}
 	w.f = nil
 	if err == nil {
+		err = w.sink.root.Rename(w.name, w.name+".earlier")
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+	}
+	if err == nil {
 		err = w.sink.root.Rename(w.partial, w.name)
 	}
 	if err == nil {
+		w.sink.whole[w.name] = true
 		err = syncDir(w.sink.dir)
 	}
 	return hostError("keep "+w.name, err)

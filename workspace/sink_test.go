@@ -125,6 +125,42 @@ func TestSinkAbort(t *testing.T) {
 	}
 }
 
+// A kick that is salvaged again has artifacts of the process that died.
+func TestSinkOnEarlierArtifacts(t *testing.T) {
+	t.Parallel()
+	s, dir := newSink(t, 1000)
+	put(t, s, sandbox.FinalBundle, "", "first")
+	put(t, s, sandbox.WorkSummary, "", `{"commits":1}`)
+	again, err := NewDirSink(dir, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	w, err := again.Create(sandbox.FinalBundle, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write([]byte("broken")); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Abort(); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := os.ReadFile(dir + "/final.bundle"); err != nil || string(b) != "first" {
+		t.Errorf("after an attempt that broke off: %q, %v", b, err)
+	}
+	put(t, again, sandbox.FinalBundle, "", "second")
+	put(t, again, sandbox.WorkSummary, "", `{"commits":2}`)
+	for name, want := range map[string]string{"final.bundle": "second", "final.bundle.earlier": "first", "final.bundle.partial": "broken"} {
+		if b, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(b) != want {
+			t.Errorf("%s: %q, %v", name, b, err)
+		}
+	}
+	if work, err := again.Work(); err != nil || work.Commits != 2 {
+		t.Errorf("%+v, %v", work, err)
+	}
+}
+
 func TestSinkCap(t *testing.T) {
 	t.Parallel()
 	s, dir := newSink(t, 10)
