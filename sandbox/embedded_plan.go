@@ -141,7 +141,7 @@ func (p *plan) checkPaths() error {
 		if !filepath.IsAbs(d) || filepath.Clean(d) != d || d == "/" {
 			return specError("program directory", fmt.Errorf("%q", d), "Use a clean absolute path")
 		}
-		if within(d, []string{"/etc", "/proc", "/dev", "/sys", "/run", "/tmp", HomeDir}) || d == "/home" || d == "/root" || d == "/var" {
+		if within(d, []string{"/etc", "/proc", "/dev", "/sys", "/run"}) || slices.Contains([]string{"/home", "/root", "/var", "/tmp", HomeDir, insideDir}, d) {
 			return specError("program directory", fmt.Errorf("%q would bring the host's own state into the sandbox", d), "Name the tool's own directory, or install it under /usr/local or /opt")
 		}
 		if err := wantDir(d); err != nil {

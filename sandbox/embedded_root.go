@@ -103,6 +103,10 @@ func (r *rootSpec) build() error {
 	r.add(frame.Entry{Kind: frame.FileEntry, Path: emptyFile, Mode: 0o444})
 	r.add(frame.Entry{Kind: frame.DirEntry, Path: emptyDir, Mode: 0o555})
 	r.add(frame.Entry{Kind: frame.FileEntry, Path: witnessFile, Mode: 0o444, Content: "only Landlock denies this file\n"})
+	// First what others may lie in.
+	r.add(frame.Entry{Kind: frame.TmpfsEntry, Path: "/tmp", NoSuid: true, NoDev: true, Options: r.tmpfs(0o1777)})
+	r.add(frame.Entry{Kind: frame.TmpfsEntry, Path: HomeDir, NoSuid: true, NoDev: true, Options: r.tmpfs(0o700)})
+	r.allow(frame.AccessWrite, "/tmp", HomeDir)
 	if err := r.addPrograms(); err != nil {
 		return err
 	}
@@ -111,7 +115,7 @@ func (r *rootSpec) build() error {
 	}
 	r.addDevices()
 	r.addProc()
-	r.addPrivate()
+	r.addWorkspace()
 	return nil
 }
 
@@ -220,13 +224,9 @@ func (r *rootSpec) addProc() {
 	r.allow(frame.AccessDevices, "/proc")
 }
 
-// addPrivate adds what is the kick's own.
-func (r *rootSpec) addPrivate() {
-	r.add(frame.Entry{Kind: frame.TmpfsEntry, Path: "/tmp", NoSuid: true, NoDev: true, Options: r.tmpfs(0o1777)})
-	r.add(frame.Entry{Kind: frame.TmpfsEntry, Path: HomeDir, NoSuid: true, NoDev: true, Options: r.tmpfs(0o700)})
-	r.add(frame.Entry{Kind: frame.DirEntry, Path: "/var", Mode: 0o755})
+// addWorkspace adds what is the kick's own.
+func (r *rootSpec) addWorkspace() {
 	r.add(frame.Entry{Kind: frame.SymlinkEntry, Path: "/var/tmp", Content: "/tmp"})
-	r.allow(frame.AccessWrite, "/tmp", HomeDir)
 	if r.workspace == "" {
 		r.add(frame.Entry{Kind: frame.TmpfsEntry, Path: r.mountPath, NoSuid: true, NoDev: true, Options: r.tmpfs(0o755)})
 	} else {

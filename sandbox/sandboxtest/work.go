@@ -64,7 +64,7 @@ func (s *suite) workOn(t *testing.T, script string) task {
 	if err := os.Mkdir(base, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	git(t, base, "init", "-q", "-b", "main")
+	git(t, base, "init", "-q", "--template=", "-b", "main")
 	writeFile(t, filepath.Join(base, "README.md"), "hello\n")
 	writeFile(t, filepath.Join(base, "src/a.txt"), "a\n")
 	git(t, base, "add", "-A")
@@ -133,13 +133,17 @@ func (k task) fetch(t *testing.T, a sandbox.Artifact) (clone string, refs map[st
 		t.Fatal(err)
 	}
 	clone = filepath.Join(t.TempDir(), "clone")
-	git(t, k.base, "clone", "-q", "--no-local", k.base, clone)
+	git(t, k.base, "clone", "-q", "--shared", "--no-checkout", "--template=", k.base, clone)
 	git(t, clone, "bundle", "verify", "-q", file)
 	refs = map[string]string{}
 	for _, line := range strings.Split(git(t, clone, "bundle", "list-heads", file), "\n") {
 		oid, name, _ := strings.Cut(line, " ")
 		refs[name] = oid
-		git(t, clone, "fetch", "-q", file, name)
+	}
+	if refs["HEAD"] != "" {
+		git(t, clone, "fetch", "-q", file, "HEAD")
+	} else {
+		git(t, clone, "fetch", "-q", file, "refs/*:refs/got/*")
 	}
 	return clone, refs
 }
