@@ -299,6 +299,12 @@ var objectAttacks = []attack{
 		b := l.bundle()
 		l.sh(l.dir, "truncate -s -30 "+b)
 		return b
+	}, block: []string{"bundle-format"}},
+	{name: "pack with a wrong sum", craft: func(l *lab) string {
+		l.sh(l.clone, `echo a > a; git add a; git commit -qm a`)
+		b := l.bundle()
+		l.sh(l.dir, "truncate -s -1 "+b+"; printf Z >> "+b)
+		return b
 	}, block: []string{"object-malformed"}},
 	{name: "no bundle", craft: func(l *lab) string {
 		b := l.dir + "/b"

@@ -25,7 +25,6 @@ const (
 	maxBundleLine          = 4 << 10
 	maxBundlePrerequisites = 1000
 	packHeaderSize         = 12
-	minPackSize            = packHeaderSize + 20
 )
 
 var bundleMagic = []byte("# v2 git bundle\n")

@@ -3,6 +3,8 @@ package pushbroker
 import (
 	"bufio"
 	"bytes"
+	"compress/zlib"
+	"errors"
 	"strings"
 	"testing"
 )
@@ -122,6 +124,30 @@ func FuzzParsePackIndex(f *testing.F) {
 		entries, err := parsePackIndex(raw)
 		if err == nil && len(entries)*28+1072 > len(raw) {
 			t.Errorf("%d entries in %d bytes", len(entries), len(raw))
+		}
+	})
+}
+
+func FuzzScanPack(f *testing.F) {
+	var z bytes.Buffer
+	w := zlib.NewWriter(&z)
+	w.Write([]byte("hello"))
+	w.Close()
+	whole := append(append([]byte{packBlob<<4 | 5}, z.Bytes()...), make([]byte, 20)...)
+	f.Add(whole, uint32(1))
+	f.Add(append(append([]byte{packRef<<4 | 5}, make([]byte, 20)...), whole[1:]...), uint32(1))
+	f.Add(append([]byte{packOffset<<4 | 5, 0x81, 1}, whole[1:]...), uint32(1))
+	f.Add([]byte{0xBF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x7F}, uint32(2))
+	lim := DefaultIngestLimits()
+	lim.ObjectBytes, lim.TotalBytes = 1<<16, 1<<17
+	f.Fuzz(func(t *testing.T, in []byte, n uint32) {
+		err := scanPack(bufio.NewReader(bytes.NewReader(in)), n, lim)
+		var r *Refusal
+		if err != nil && !errors.As(err, &r) {
+			t.Errorf("hostile bytes are the broker's failure: %v", err)
+		}
+		if err == nil && len(in) < 20+int(n)*9 {
+			t.Errorf("%d entries in %d bytes", n, len(in))
 		}
 	})
 }

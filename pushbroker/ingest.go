@@ -70,8 +70,8 @@ func (q *Quarantine) Close() error {
 	return nil
 }
 
-// openBundle opens the bundle, reads its header and leaves the file at the
-// beginning of the pack.
+// openBundle opens the bundle, reads its header, holds the caps by what the
+// pack says of itself, and leaves the file at the beginning of the pack.
 func openBundle(path string, lim IngestLimits) (_ *os.File, head BundleHeader, err error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -99,8 +99,10 @@ func openBundle(path string, lim IngestLimits) (_ *os.File, head BundleHeader, e
 		return nil, head, refuse("limit-ingest", "the pack has %d bytes, more than %d", pack, lim.PackBytes)
 	case int64(head.PackObjects) > int64(lim.Objects):
 		return nil, head, refuse("limit-ingest", "the pack has %d objects, more than %d", head.PackObjects, lim.Objects)
-	case pack < minPackSize:
-		return nil, head, refuse("bundle-format", "the pack breaks off")
+	}
+	r := bufio.NewReaderSize(io.NewSectionReader(f, head.Size+packHeaderSize, pack-packHeaderSize), 64<<10)
+	if err := scanPack(r, head.PackObjects, lim); err != nil {
+		return nil, head, err
 	}
 	if _, err := f.Seek(head.Size, io.SeekStart); err != nil {
 		return nil, head, fmt.Errorf("open bundle: %w", err)
@@ -145,7 +147,7 @@ func makeQuarantine(dir, mirror string) error {
 type ingest struct {
 	w      Work
 	lim    IngestLimits
-	bundle *os.File
+	bundle *os.File // at the pack
 	head   BundleHeader
 	q      *Quarantine
 

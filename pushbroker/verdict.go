@@ -77,7 +77,7 @@ func (t *table) summary(v Verdict) {
 	for _, l := range []struct {
 		level policy.Level
 		verb  string
-	}{{policy.Block, "that block"}, {policy.Review, "for review"}, {policy.Report, "to know"}} {
+	}{{policy.Block, "blocking"}, {policy.Review, "for review"}, {policy.Report, "to know"}} {
 		if n[l.level] > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n[l.level], l.verb))
 		}
