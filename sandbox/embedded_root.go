@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path"
@@ -272,6 +273,15 @@ func cloneTrees(entries []frame.Entry, firstFD int) (trees []*os.File, err error
 			flags |= unix.AT_RECURSIVE
 		}
 		fd, err := unix.OpenTree(unix.AT_FDCWD, e.Source, flags)
+		if errors.Is(err, unix.EPERM) {
+			// Root of a container, without the capability: the shim opens by
+			// path, as for an ordinary user.
+			closeAll(trees)
+			for i := range entries {
+				entries[i].FD = 0
+			}
+			return nil, nil
+		}
 		if err != nil {
 			closeAll(trees)
 			return nil, fmt.Errorf("open the tree %s: %w", e.Source, err)
