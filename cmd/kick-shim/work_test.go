@@ -46,6 +46,16 @@ func (r repo) try(args ...string) (string, error) {
 	return strings.TrimSuffix(string(out), "\n"), err
 }
 
+// copy copies a workspace, which costs less than to make another.
+func (r repo) copy(t testing.TB) repo {
+	t.Helper()
+	c := repo{t, t.TempDir()}
+	if err := os.CopyFS(c.dir, os.DirFS(r.dir)); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
 func (r repo) write(name, content string) {
 	r.t.Helper()
 	p := filepath.Join(r.dir, name)
@@ -77,7 +87,7 @@ func (r repo) commit(message string) string {
 func newBase(t testing.TB, fill func(repo), initArgs ...string) (base repo, oid string) {
 	t.Helper()
 	base = repo{t, t.TempDir()}
-	base.git(append([]string{"init", "-q", "-b", "main"}, initArgs...)...)
+	base.git(append([]string{"init", "-q", "--template=", "-b", "main"}, initArgs...)...)
 	base.write("README.md", "hello\n")
 	base.write("src/a.txt", "a\n")
 	base.write("src/b.txt", "b\n")
@@ -472,14 +482,17 @@ func (r received) fetch(kind string, base repo) (clone repo, refs map[string]str
 		r.t.Fatal(err)
 	}
 	clone = repo{r.t, filepath.Join(r.t.TempDir(), "clone")}
-	base.git("clone", "-q", "--no-local", base.dir, clone.dir)
+	base.git("clone", "-q", "--shared", "--no-checkout", "--template=", base.dir, clone.dir)
 	clone.git("bundle", "verify", "-q", file)
 	refs = map[string]string{}
 	for _, line := range strings.Split(clone.git("bundle", "list-heads", file), "\n") {
 		oid, name, _ := strings.Cut(line, " ")
 		refs[name] = oid
-		clone.git("fetch", "-q", file, name)
-		clone.git("update-ref", "refs/got/"+name, oid)
+	}
+	if refs["HEAD"] != "" {
+		clone.git("fetch", "-q", file, "HEAD:refs/got/HEAD")
+	} else {
+		clone.git("fetch", "-q", file, "refs/*:refs/got/refs/*")
 	}
 	if got := clone.git("fsck", "--strict", "--no-dangling"); got != "" {
 		r.t.Errorf("fsck after the fetch of %s: %s", kind, got)

@@ -191,6 +191,10 @@ func TestCollectRest(t *testing.T) {
 
 func TestCollectHeads(t *testing.T) {
 	t.Parallel()
+	model, base, oid := newWorkspace(t, func(r repo) {
+		r.commit("older")
+		r.write("second", "2")
+	})
 	for _, tt := range []struct {
 		name    string
 		make    func(ws repo)
@@ -277,7 +281,7 @@ func TestCollectHeads(t *testing.T) {
 		{"nested repository", func(ws repo) {
 			nested := repo{ws.t, filepath.Join(ws.dir, "nested")}
 			nested.write("in.txt", "in\n")
-			nested.git("init", "-q")
+			nested.git("init", "-q", "--template=")
 			ws.write("beside.txt", "beside\n")
 		}, "work.json rest.bundle dirty.tar", 0, func(t *testing.T, r received, base repo) {
 			_, content := r.tar()
@@ -288,7 +292,7 @@ func TestCollectHeads(t *testing.T) {
 		{"submodule with changes", func(ws repo) {
 			sub := repo{ws.t, filepath.Join(ws.dir, "sub")}
 			sub.write("in.txt", "in\n")
-			sub.git("init", "-q")
+			sub.git("init", "-q", "--template=")
 			sub.commit("in the submodule")
 			ws.write(".gitmodules", "[submodule \"sub\"]\n\tpath = sub\n\turl = ./sub\n")
 			ws.commit("add it")
@@ -301,10 +305,7 @@ func TestCollectHeads(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			ws, base, oid := newWorkspace(t, func(r repo) {
-				r.commit("older")
-				r.write("second", "2")
-			})
+			ws := model.copy(t)
 			tt.make(ws)
 			r := collectIn(t, frame.Config{WorkDir: ws.dir, BaseOID: oid})
 			r.want(strings.Fields(tt.kinds)...)
@@ -340,6 +341,11 @@ func TestCollectSHA256(t *testing.T) {
 // In a repository that hides or lies, the bundle still holds the truth.
 func TestCollectIgnoresLies(t *testing.T) {
 	t.Parallel()
+	model, base, oid := newWorkspace(t, nil)
+	model.write("one", "1")
+	first := model.commit("one")
+	model.write("two", "2")
+	tip := model.commit("two")
 	for name, lie := range map[string]func(ws repo, first, tip string){
 		"replace ref": func(ws repo, first, tip string) {
 			ws.git("replace", tip, first)
@@ -376,11 +382,7 @@ func TestCollectIgnoresLies(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ws, base, oid := newWorkspace(t, nil)
-			ws.write("one", "1")
-			first := ws.commit("one")
-			ws.write("two", "2")
-			tip := ws.commit("two")
+			ws := model.copy(t)
 			lie(ws, first, tip)
 			r := collectIn(t, frame.Config{WorkDir: ws.dir, BaseOID: oid})
 			if name == "replace ref" {
@@ -435,6 +437,14 @@ func TestCollectRunsNothing(t *testing.T) {
 // What cannot be read is said, and the files come all the same.
 func TestCollectGarbage(t *testing.T) {
 	t.Parallel()
+	model, base, oid := newWorkspace(t, nil)
+	model.write("committed.txt", "committed\n")
+	model.commit("work")
+	model.git("checkout", "-q", "-b", "side", oid)
+	model.write("side.txt", "side\n")
+	model.commit("side")
+	model.git("checkout", "-q", "main")
+	model.write("dirty.txt", "dirty\n")
 	fifo := func(ws repo, name string) {
 		p := filepath.Join(ws.dir, name)
 		must(ws.t, os.RemoveAll(p))
@@ -496,14 +506,7 @@ func TestCollectGarbage(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			ws, base, oid := newWorkspace(t, nil)
-			ws.write("committed.txt", "committed\n")
-			ws.commit("work")
-			ws.git("checkout", "-q", "-b", "side", oid)
-			ws.write("side.txt", "side\n")
-			ws.commit("side")
-			ws.git("checkout", "-q", "main")
-			ws.write("dirty.txt", "dirty\n")
+			ws := model.copy(t)
 			tt.make(ws)
 			start := time.Now()
 			r := collectIn(t, frame.Config{WorkDir: ws.dir, BaseOID: oid})
