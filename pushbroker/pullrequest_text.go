@@ -181,8 +181,13 @@ func (d Description) run(b *strings.Builder) {
 	b.WriteString(".\n")
 }
 
+// locally is for whoever has no kick. A GitHub target's URL and a branch that
+// kick made are of safe characters alone; any other is left out.
 func (d Description) locally(b *strings.Builder) {
-	fmt.Fprintf(b, "\n### Look at it locally\n\n```sh\ngit fetch %s %s\ngit switch --detach FETCH_HEAD\n```\n", plain(d.Target.URL, 500), plain(d.Refs.Branch, maxName))
+	if !d.Target.HasPullRequests() || plain(d.Refs.Branch, maxName) != d.Refs.Branch || strings.ContainsAny(d.Refs.Branch, "`'\"$;&|<>()!#\\ ") {
+		return
+	}
+	fmt.Fprintf(b, "\n### Look at it locally\n\n```sh\ngit fetch %s %s\ngit switch --detach FETCH_HEAD\n```\n", d.Target.URL, d.Refs.Branch)
 }
 
 func more(b *strings.Builder, n int, what string) {

@@ -85,21 +85,22 @@ var refReason = regexp.MustCompile(`(?m)^!\t[^\t]*\t\[(?:remote )?rejected\] \((
 
 // summary picks the line that says most.
 func summary(r Reason, remote, local []string, report string) string {
+	var lines []string
 	if m := refReason.FindStringSubmatch(report); m != nil && r != ReasonProtected && r != ReasonRuleset && r != ReasonPushProtection {
-		return escape.String(m[1])
+		lines = append(lines, m[1])
 	}
 	for _, line := range remote {
-		if line = strings.TrimPrefix(line, "error: "); line != "" {
-			return escape.String(line)
-		}
+		lines = append(lines, strings.TrimPrefix(line, "error: "))
 	}
 	for _, line := range local {
 		if said, ok := strings.CutPrefix(line, "fatal: "); ok {
-			return escape.String(said)
+			lines = append(lines, said)
 		}
 	}
-	if len(local) > 0 {
-		return escape.String(local[0])
+	for _, line := range append(lines, local...) {
+		if line = strings.TrimSpace(line); line != "" {
+			return escape.String(line)
+		}
 	}
 	return "git failed and said nothing"
 }

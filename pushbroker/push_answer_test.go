@@ -1,0 +1,78 @@
+package pushbroker
+
+import (
+	"context"
+	"errors"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/kickhq/kick/internal/escape"
+	"github.com/kickhq/kick/internal/gitcmd"
+)
+
+// TestClassifyGit holds words that servers and gits use against their reasons.
+// Those of the stand-in are made for real in TestPublishReasons.
+func TestClassifyGit(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		stderr, report string
+		want           Reason
+		message        string
+	}{
+		"signed commits": {stderr: "remote: error: GH013: Repository rule violations found for refs/heads/kick/a/b.\nremote:\nremote: - Commits must have verified signatures.\nremote:   Found 1 violation:\nerror: failed to push some refs to 'https://github.com/a/b'",
+			report: "!\tabc:refs/heads/kick/a/b\t[remote rejected] (push declined due to repository rule violations)", want: ReasonRuleset, message: "GH013"},
+		"secrets within GH013": {stderr: "remote: error: GH013: Repository rule violations found for refs/heads/x.\nremote: - GITHUB PUSH PROTECTION\nremote:     - Push cannot contain secrets", want: ReasonPushProtection, message: "GH013"},
+		"workflow by a token":  {report: "!\tabc:refs/heads/x\t[remote rejected] (refusing to allow an OAuth App to create or update workflow `.github/workflows/a.yml` without `workflow` scope)", want: ReasonWorkflows, message: "refusing to allow an OAuth App"},
+		"stale lease":          {report: "!\tabc:refs/heads/x\t[rejected] (stale info)", want: ReasonBranchExists, message: "stale info"},
+		"made meanwhile":       {report: "!\tabc:refs/heads/x\t[remote rejected] (reference already exists)", want: ReasonBranchExists, message: "reference already exists"},
+		"unknown refusal":      {report: "!\tabc:refs/heads/x\t[remote rejected] (the moon is full)", want: ReasonRejected, message: "the moon is full"},
+		"update hook":          {report: "!\tabc:refs/heads/x\t[remote rejected] (hook declined)", want: ReasonHook, message: "hook declined"},
+		"GitLab push rule":     {stderr: "remote: GitLab: You cannot push commits for 'x@y'.", report: "!\tabc:refs/heads/x\t[remote rejected] (pre-receive hook declined)", want: ReasonHook, message: "pre-receive hook declined"},
+		"ownership":            {stderr: "fatal: detected dubious ownership in repository at '/srv/git/a.git'\nTo add an exception", want: ReasonOwnership, message: "detected dubious ownership"},
+		"disk of the remote":   {stderr: "remote: error: insufficient permission for adding an object to repository database objects\nremote: fatal: failed to write object\nerror: remote unpack failed: unpack-objects abnormal exit", report: "!\tabc:refs/heads/x\t[remote rejected] (unpacker error)", want: ReasonRejected, message: "unpacker error"},
+		"password":             {stderr: "fatal: could not read Username for 'https://github.com': terminal prompts disabled", want: ReasonAuthentication, message: "could not read Username"},
+		"ssh key":              {stderr: "git@github.com: Permission denied (publickey).\nfatal: Could not read from remote repository.", want: ReasonAuthentication},
+		"ssh host key":         {stderr: "Host key verification failed.\nfatal: Could not read from remote repository.", want: ReasonAuthentication},
+		"no host":              {stderr: "fatal: unable to access 'https://nowhere.invalid/a/b/': Could not resolve host: nowhere.invalid", want: ReasonNetwork, message: "Could not resolve host"},
+		"refused":              {stderr: "fatal: unable to access 'https://h/': Failed to connect to h port 443 after 1 ms: Couldn't connect to server", want: ReasonNetwork},
+		"503":                  {stderr: "fatal: unable to access 'https://github.com/a/b/': The requested URL returned error: 503", want: ReasonServer},
+		"RPC 502":              {stderr: "error: RPC failed; HTTP 502 curl 22 The requested URL returned error: 502\nsend-pack: unexpected disconnect while reading sideband packet", want: ReasonServer},
+		"cut":                  {stderr: "error: RPC failed; curl 18 transfer closed with outstanding read data remaining\nfatal: the remote end hung up unexpectedly", want: ReasonNetwork},
+		"certificate":          {stderr: "fatal: unable to access 'https://h/': SSL certificate problem: self-signed certificate", want: ReasonNetwork},
+		"escape sequences":     {stderr: "remote: \x1b]0;owned\x07 ::error::x", report: "!\tabc:refs/heads/x\t[remote rejected] (\x1b[31mno)", want: ReasonRejected, message: `\x1b`},
+		"silent":               {want: ReasonGit, message: "said nothing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := classifyGit(context.Background(), "push x", tc.report, &gitcmd.Error{Args: []string{"push"}, ExitCode: 1, Stderr: tc.stderr, Err: &exec.ExitError{}})
+			if e.Reason != tc.want || !strings.Contains(e.Message, tc.message) {
+				t.Errorf("reason %q, message %q; want %q with %q", e.Reason, e.Message, tc.want, tc.message)
+			}
+			if e.remedy() == "" {
+				t.Error("no remedy")
+			}
+		})
+	}
+}
+
+func TestEveryReasonHasARemedy(t *testing.T) {
+	t.Parallel()
+	for _, a := range gitAnswers {
+		if remedies[a.reason] == "" {
+			t.Errorf("%s has no remedy", a.reason)
+		}
+	}
+}
+
+func FuzzClassifyGit(f *testing.F) {
+	f.Add("remote: error: GH013: Repository rule violations found\nremote: - x", "!\ta:b\t[remote rejected] (x)")
+	f.Add("fatal: \x1b[2J", "!\t\t[rejected] (\xff)")
+	f.Fuzz(func(t *testing.T, stderr, report string) {
+		e := classifyGit(context.Background(), "push x", report, &gitcmd.Error{Args: []string{"push"}, Stderr: stderr, Err: errors.New("exit status 1")})
+		text := e.Error() + strings.Join(e.Details, "")
+		if e.Reason == "" || e.Message == "" || strings.ContainsFunc(text, escape.Control) {
+			t.Errorf("%+v", e)
+		}
+	})
+}

@@ -1,0 +1,197 @@
+package pushbroker
+
+import (
+	"encoding/base64"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kickhq/kick/internal/githubapp"
+	"github.com/kickhq/kick/internal/githubtest"
+)
+
+// TestTokenStaysHidden stops a push in the middle, in the remote's hook, and
+// looks for the token in every process's arguments and environment; after the
+// push it looks in the files.
+func TestTokenStaysHidden(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, githubtest.Options{LongTokens: true}, githubtest.RepoOptions{}, oneFile)
+	started, goOn := filepath.Join(s.dir, "started"), filepath.Join(s.dir, "go-on")
+	for _, fifo := range []string{started, goOn} {
+		s.must(unix.Mkfifo(fifo, 0o600))
+	}
+	s.must(os.WriteFile(filepath.Join(s.repo.Dir, "hooks", "pre-receive"), []byte("#!/bin/sh\necho >"+started+"\nread -r x <"+goOn+"\n"), 0o755))
+	var journal strings.Builder
+	s.req.Journal = func(event string, fields map[string]string) error {
+		for k, v := range fields {
+			journal.WriteString(event + " " + k + "=" + v + "\n")
+		}
+		return nil
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := Publish(t.Context(), s.req)
+		done <- err
+	}()
+	if _, err := os.ReadFile(started); err != nil { // until the hook runs
+		t.Fatal(err)
+	}
+	children := s.lookAtProcesses()
+	s.must(os.WriteFile(goOn, []byte("\n"), 0o600))
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if children < 2 {
+		t.Errorf("%d git children of this process were looked at, want git push and its helper at least", children)
+	}
+	s.silent("the journal", journal.String())
+	for _, dir := range []string{s.req.Quarantine.Dir, s.mirror, s.repo.Dir} {
+		s.must(filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || !d.Type().IsRegular() {
+				return err
+			}
+			b, err := os.ReadFile(path)
+			s.silent(path, string(b))
+			return err
+		}))
+	}
+	if len(s.tokens) < 2 {
+		t.Errorf("only %d tokens were seen on the wire", len(s.tokens))
+	}
+}
+
+// lookAtProcesses searches all processes, and returns how many of them are git
+// pushing for this test.
+func (s *stage) lookAtProcesses() (children int) {
+	s.t.Helper()
+	procs, err := filepath.Glob("/proc/[0-9]*")
+	s.must(err)
+	for _, p := range procs {
+		cmdline, err := os.ReadFile(p + "/cmdline")
+		if err != nil {
+			continue // gone, or not ours
+		}
+		environ, err := os.ReadFile(p + "/environ")
+		if err != nil {
+			environ = nil
+		}
+		if p != "/proc/"+strconv.Itoa(os.Getpid()) {
+			s.silent(p+"/cmdline", string(cmdline))
+			s.silent(p+"/environ", string(environ))
+			for token := range s.tokens {
+				basic := base64.StdEncoding.EncodeToString([]byte(githubapp.GitUser + ":" + token))
+				if strings.Contains(string(environ), basic[40:80]) {
+					s.t.Errorf("%s/environ holds a token in base64", p)
+				}
+			}
+		}
+		if strings.Contains(string(cmdline), s.req.Quarantine.Dir) && strings.Contains(string(cmdline), "push") || strings.Contains(string(cmdline), "remote-http") && strings.Contains(string(cmdline), s.hub.URL()) {
+			children++
+			limits, err := os.ReadFile(p + "/limits")
+			if err != nil {
+				continue
+			}
+			for line := range strings.Lines(string(limits)) {
+				if f := strings.Fields(line); strings.HasPrefix(line, "Max core file size") && f[4] != "1" && f[4] != "0" {
+					s.t.Errorf("%s may dump core: %s", cmdline, line)
+				}
+			}
+		}
+	}
+	return children
+}
+
+func TestHelperAnswersItsHostOnly(t *testing.T) {
+	t.Parallel()
+	const token = "ghs_0123456789abcdefghijABCDEFGHIJ456789"
+	target, err := NewTarget("https://github.com/acme/api", Access{Token: githubapp.UserToken(token)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		action, question string
+		answered         bool
+	}{
+		"right host":     {"get", "protocol=https\nhost=github.com\n\n", true},
+		"more is said":   {"get", "protocol=https\nhost=github.com\npath=acme/api.git\nusername=x\n\n", true},
+		"other host":     {"get", "protocol=https\nhost=github.com.evil.example\n\n", false},
+		"other port":     {"get", "protocol=https\nhost=github.com:8443\n\n", false},
+		"other protocol": {"get", "protocol=http\nhost=github.com\n\n", false},
+		"host after end": {"get", "protocol=https\nhost=evil.example\n\nhost=github.com\n", false},
+		"nothing asked":  {"get", "", false},
+		"store":          {"store", "protocol=https\nhost=github.com\n\n", false},
+		"erase":          {"erase", "protocol=https\nhost=github.com\n\n", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			config, fd3, err := credential(target, target.access.Token)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer fd3.Close()
+			key, script, _ := strings.Cut(config[0], "=!")
+			if key != "credential.https://github.com.helper" {
+				t.Errorf("the helper is for %q", key)
+			}
+			cmd := exec.Command("sh", "-c", script+" "+tc.action)
+			cmd.Stdin, cmd.ExtraFiles = strings.NewReader(tc.question), []*os.File{fd3}
+			out, err := cmd.Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := ""
+			if tc.answered {
+				want = "username=x-access-token\npassword=" + token + "\n"
+			}
+			if string(out) != want {
+				t.Errorf("the helper said %q, want %q", out, want)
+			}
+		})
+	}
+}
+
+func TestCredentialRefusesLineBreaks(t *testing.T) {
+	t.Parallel()
+	for _, value := range []string{"a\nhost=evil.example", "a b", "a\x00", strings.Repeat("a", 5000), "é"} {
+		if _, fd3, err := credential(Target{Protocol: "https", Host: "github.com"}, githubapp.UserToken(value)); err == nil {
+			_ = fd3.Close()
+			t.Errorf("a token of %d bytes was taken", len(value))
+		} else if strings.Contains(err.Error(), "evil") {
+			t.Errorf("the error repeats the token: %v", err)
+		}
+	}
+}
+
+func TestGuardCore(t *testing.T) {
+	get := func() uint64 {
+		var l unix.Rlimit
+		if err := unix.Getrlimit(unix.RLIMIT_CORE, &l); err != nil {
+			t.Fatal(err)
+		}
+		return l.Cur
+	}
+	before := get()
+	a, err := guardCore()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := guardCore()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a()
+	a()
+	if got := get(); got > 1 {
+		t.Errorf("with one holder left the limit is %d", got)
+	}
+	b()
+	if got := get(); got != before {
+		t.Errorf("the limit is %d after the last release, want %d", got, before)
+	}
+}
