@@ -50,6 +50,23 @@ func (p *publisher) pullRequest(ctx context.Context) error {
 // findPull returns the branch's pull request, if it has one. One that was
 // merged counts; one that somebody closed is not made again behind their back.
 func (p *publisher) findPull(ctx context.Context, client *github.Client) (*github.PullRequest, error) {
+	list, err := p.pulls(ctx, client)
+	if err != nil {
+		return nil, err
+	}
+	for _, pr := range list {
+		if pullState(pr) != "closed" {
+			return pr, nil
+		}
+	}
+	if len(list) > 0 {
+		return nil, publishError(ReasonPullClosed, "open pull request", "pull request #%d of this branch was closed", list[0].GetNumber())
+	}
+	return nil, nil
+}
+
+// pulls lists the branch's pull requests, newest first, closed ones too.
+func (p *publisher) pulls(ctx context.Context, client *github.Client) ([]*github.PullRequest, error) {
 	t := p.req.Target
 	list, _, err := client.PullRequests.List(ctx, t.Owner, t.Name, &github.PullRequestListOptions{
 		State: "all", Head: t.Owner + ":" + p.req.Refs.Branch, ListOptions: github.ListOptions{PerPage: 20},
@@ -58,18 +75,16 @@ func (p *publisher) findPull(ctx context.Context, client *github.Client) (*githu
 		return nil, classifyAPI(ctx, "look for a pull request of "+p.req.Refs.Branch, err)
 	}
 	// The server's filter is not trusted to have filtered.
-	list = slices.DeleteFunc(list, func(pr *github.PullRequest) bool {
+	return slices.DeleteFunc(list, func(pr *github.PullRequest) bool {
 		return pr.GetHead().GetRef() != p.req.Refs.Branch || !strings.EqualFold(pr.GetHead().GetRepo().GetFullName(), t.String())
-	})
-	for _, pr := range list {
-		if pr.GetState() == "open" || !pr.GetMergedAt().IsZero() {
-			return pr, nil
-		}
+	}), nil
+}
+
+func pullState(pr *github.PullRequest) string {
+	if !pr.GetMergedAt().IsZero() {
+		return "merged"
 	}
-	if len(list) > 0 {
-		return nil, publishError(ReasonPullClosed, "open pull request", "pull request #%d of this branch was closed", list[0].GetNumber())
-	}
-	return nil, nil
+	return pr.GetState()
 }
 
 func (p *publisher) createPull(ctx context.Context, client *github.Client) (*github.PullRequest, error) {

@@ -461,6 +461,35 @@ func TestPublishClosedPullRequest(t *testing.T) {
 	}
 }
 
+func TestLookup(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, githubtest.Options{}, githubtest.RepoOptions{}, oneFile)
+	look := func(want Found) {
+		t.Helper()
+		got, warnings, err := Lookup(t.Context(), s.req.Target, kickBranch, s.req.Journal)
+		if err != nil || len(warnings) > 0 || got != want {
+			t.Errorf("got %+v, %v, %v; want %+v", got, warnings, err, want)
+		}
+	}
+	look(Found{})
+	pub, err := Publish(t.Context(), s.req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	look(Found{Commit: s.req.Quarantine.Tip, Number: 1, URL: pub.URL, State: "open"})
+	s.repo.ClosePull(1)
+	s.sh(s.repo.Dir, "git update-ref -d refs/heads/"+kickBranch)
+	look(Found{Number: 1, URL: pub.URL, State: "closed"})
+	if s.hub.LiveTokens() != 0 || s.hub.Pushes() != 1 {
+		t.Errorf("%d live tokens, %d pushes", s.hub.LiveTokens(), s.hub.Pushes())
+	}
+	target, err := NewTarget(s.bare(), Access{})
+	s.must(err)
+	if f, _, err := Lookup(t.Context(), target, "main", nil); err != nil || f.Commit != s.base {
+		t.Errorf("plain remote: %+v, %v", f, err)
+	}
+}
+
 // TestPublishRace has several brokers publish one kick.
 func TestPublishRace(t *testing.T) {
 	t.Parallel()
