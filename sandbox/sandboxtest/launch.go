@@ -70,7 +70,7 @@ func (s *suite) startWith(t *testing.T, l sandbox.Launcher, spec sandbox.LaunchS
 
 // patience is how long the suite waits for what takes a second on an idle
 // machine. It ends a test that would hang, and decides nothing.
-const patience = 90 * time.Second
+var patience = 90 * time.Second
 
 // wait waits for the end of the run.
 func (r *launched) wait() outcome {
