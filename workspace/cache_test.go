@@ -124,6 +124,24 @@ func TestFetchRewrittenBranch(t *testing.T) {
 	}
 }
 
+// A branch that was only taken back is rewritten too: what it had before may
+// have been taken back for a reason.
+func TestFetchBranchTakenBack(t *testing.T) {
+	t.Parallel()
+	repo, c := newRepo(t), newCache(t)
+	src := Source{Repo: repo, Base: "main"}
+	dropped := commit(t, repo, "a", "a")
+	before := fetch(t, c, src)
+	git(t, repo, "reset", "-q", "--hard", "HEAD~1")
+	after := fetch(t, c, src)
+	if after.Mirror == before.Mirror || after.OID == dropped {
+		t.Errorf("%+v after %+v", after, before)
+	}
+	if out, err := tryGit(after.Mirror, nil, "cat-file", "-e", dropped); err == nil {
+		t.Errorf("new generation holds the dropped commit %s", out)
+	}
+}
+
 func TestFetchConsolidatesPacks(t *testing.T) {
 	t.Parallel()
 	repo, c := newRepo(t), newCache(t)

@@ -14,6 +14,8 @@ import (
 func TestFetchRebuildsDamagedMirror(t *testing.T) {
 	t.Parallel()
 	pack := func(t *testing.T, b *Base) string { return packs(t, b)[0] }
+	src, sound := Source{Repo: newRepo(t), Base: "main"}, newCache(t)
+	whole := fetch(t, sound, src)
 	for _, c := range []struct {
 		name   string
 		damage func(t *testing.T, b *Base) error
@@ -54,16 +56,19 @@ func TestFetchRebuildsDamagedMirror(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			repo, cache := newRepo(t), newCache(t)
-			src := Source{Repo: repo, Base: "main"}
-			b, err := cache.Fetch(t.Context(), src)
+			cache := newCache(t)
+			err := errors.Join(os.CopyFS(cache.Dir, os.DirFS(sound.Dir)), os.Chmod(cache.Dir, 0o700))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := b.Release(); err != nil {
-				t.Fatal(err)
+			b := *whole
+			b.Mirror = cache.Dir + strings.TrimPrefix(whole.Mirror, sound.Dir)
+			if same, err := cache.Pin(t.Context(), b.Mirror, b.OID); err != nil {
+				t.Fatalf("before the damage: %v", err)
+			} else {
+				release(t, same)
 			}
-			if err := c.damage(t, b); err != nil {
+			if err := c.damage(t, &b); err != nil {
 				t.Fatal(err)
 			}
 			again := fetch(t, cache, src)

@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -51,7 +52,11 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if template != "" {
+		_ = os.RemoveAll(template)
+	}
+	os.Exit(code)
 }
 
 func fetchHere(spec string) error {
@@ -179,12 +184,29 @@ func tryGit(dir string, env []string, args ...string) (string, error) {
 	return string(out), err
 }
 
+// template is a repository that newRepo copies: git init and commit cost more
+// than most of what is tested.
+var (
+	template     string
+	makeTemplate sync.Once
+)
+
 // newRepo makes a repository with one commit on main.
 func newRepo(t testing.TB) string {
 	t.Helper()
+	makeTemplate.Do(func() {
+		dir, err := os.MkdirTemp("", "workspace-test-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		template = dir
+		git(t, "/", "init", "-q", "--template=", "-b", "main", dir)
+		commit(t, dir, "README", "hello\n")
+	})
 	dir := filepath.Join(t.TempDir(), "repo")
-	git(t, "/", "init", "-q", "-b", "main", dir)
-	commit(t, dir, "README", "hello\n")
+	if err := os.CopyFS(dir, os.DirFS(template)); err != nil {
+		t.Fatal(err)
+	}
 	return dir
 }
 

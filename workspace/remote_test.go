@@ -353,7 +353,7 @@ func TestKilledFetch(t *testing.T) {
 func TestConcurrentProcesses(t *testing.T) {
 	t.Parallel()
 	repo, c := newRepo(t), newCache(t)
-	const processes, times = 4, 5
+	const processes, times = 3, 4
 	tips := []string{git(t, repo, "rev-parse", "HEAD")}
 	type result struct {
 		out []byte
