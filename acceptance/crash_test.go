@@ -17,12 +17,7 @@ import (
 func TestCrash(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	crashing := filepath.Join(dir, "kick-crash")
-	build := exec.Command("go", "build", "-tags", "kickcrash", "-o", crashing, "./cmd/kick")
-	build.Dir = ".."
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	crashing := buildCrashing(t)
 	base := seedBare(t)
 	steps := []struct {
 		event string
@@ -30,7 +25,7 @@ func TestCrash(t *testing.T) {
 	}{
 		{"kick", false}, {"prepared", false}, {"sandbox", false}, {"agent-started", false},
 		{"agent-exited", true}, {"bundled", true}, {"ingested", true}, {"inspected", true},
-		{"push", true}, {"pushed", true}, {"outcome", true},
+		{"push", true}, {"published", true}, {"outcome", true},
 	}
 	for _, s := range steps {
 		t.Run(s.event, func(t *testing.T) {
@@ -72,6 +67,18 @@ func TestCrash(t *testing.T) {
 			}
 		})
 	}
+}
+
+// buildCrashing builds a kick that kills itself where it is told to.
+func buildCrashing(t *testing.T) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "kick-crash")
+	build := exec.Command("go", "build", "-tags", "kickcrash", "-o", program, "./cmd/kick")
+	build.Dir = ".."
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return program
 }
 
 func onlyOutcome(t *testing.T, state string) manager.Outcome {

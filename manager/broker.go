@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
+	"github.com/kickhq/kick/policy"
 	"github.com/kickhq/kick/pushbroker"
 	"github.com/kickhq/kick/pushbroker/scan"
 	"github.com/kickhq/kick/sandbox"
@@ -15,6 +17,11 @@ import (
 // broker takes the work through ingest, inspection and publication.
 func (r *run) broker(ctx context.Context) {
 	bundle, ok := r.sink.Path(sandbox.FinalBundle)
+	if !ok && r.summary.Head == "" {
+		// To say that there is nothing would be a guess.
+		r.fail(AgentFailed, errors.New("the agent left a repository that git cannot read; its files are kept"))
+		return
+	}
 	if !ok {
 		r.fail(Nothing, nil)
 		return
@@ -31,7 +38,7 @@ func (r *run) broker(ctx context.Context) {
 		if q, err = pushbroker.Ingest(ctx, dir, work, pushbroker.IngestLimits{}); err != nil {
 			return "", err
 		}
-		return fmt.Sprintf("%d commits, %d objects, checked", len(q.Commits), len(q.Objects)), r.k.Journal.Note("ingested", map[string]string{"commit": q.Tip})
+		return fmt.Sprintf("%d new commits, %d objects, every one checked", len(q.Commits), len(q.Objects)), r.k.Journal.Note("ingested", map[string]string{"commit": q.Tip})
 	})
 	var refusal *pushbroker.Refusal
 	switch {
@@ -104,14 +111,32 @@ func (r *run) saveVerdict(v pushbroker.Verdict) {
 }
 
 func verdictDetail(v pushbroker.Verdict) string {
-	n := map[string]int{}
-	for _, f := range v.Findings {
-		n[string(f.Level)]++
-	}
 	if len(v.Findings) == 0 {
 		return "no findings"
 	}
-	return fmt.Sprintf("%d block, %d ask for a review, %d to report", n["block"], n["review"], n["report"])
+	var parts []string
+	for _, l := range []struct {
+		level     policy.Level
+		one, many string
+	}{
+		{policy.Block, "finding blocks", "findings block"},
+		{policy.Review, "finding asks for a review", "findings ask for a review"},
+		{policy.Report, "finding to know of", "findings to know of"},
+	} {
+		n := 0
+		for _, f := range v.Findings {
+			if f.Level == l.level {
+				n++
+			}
+		}
+		switch {
+		case n == 1:
+			parts = append(parts, "1 "+l.one)
+		case n > 1:
+			parts = append(parts, fmt.Sprintf("%d %s", n, l.many))
+		}
+	}
+	return strings.Join(parts, ", ")
 }
 
 // reports reads the agent's reports, oldest name first.

@@ -56,7 +56,8 @@ type run struct {
 	work    string // the live workspace
 	base    *workspace.Base
 	sink    *workspace.DirSink
-	removal chan error // result of the live workspace's removal, once begun
+	summary sandbox.Work // what the shim says of the workspace, a claim
+	removal chan error   // result of the live workspace's removal, once begun
 }
 
 // fail records how the kick ended, if it has not ended already.
@@ -185,8 +186,9 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 	spec.OnEvent = func(e sandbox.Event) {
 		switch e.Kind {
 		case sandbox.EventProved:
-			r.report("sandbox", "isolation proved on the live process", began, nil)
+			// The base is checked out next, which is this step too.
 		case sandbox.EventStarted:
+			r.report("sandbox", "isolation proved on the live process, base checked out", began, nil)
 			began = e.Time
 			err = errors.Join(err, r.k.Journal.Note("agent-started", nil))
 		case sandbox.EventExited:
@@ -194,7 +196,7 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 				gateway.Close()
 			}
 			err = errors.Join(err, r.k.Journal.Note("agent-exited", nil))
-			r.report("agent", "ended", began, nil)
+			r.report("agent", "ended; everything else in its sandbox is dead", began, nil)
 			began = e.Time
 		case sandbox.EventBundled:
 			err = errors.Join(err, r.k.Journal.Note("bundled", nil))
@@ -323,6 +325,7 @@ func (r *run) takeWork(res sandbox.Result) {
 	w, err := r.sink.Work()
 	switch {
 	case err == nil:
+		r.summary = w
 		r.out.Commit, r.out.Commits = w.Head, w.Commits
 		if w.Commits == 0 {
 			r.out.Commit = ""
@@ -407,5 +410,3 @@ func firstLine(s string) string {
 	line, _, _ := strings.Cut(s, "\n")
 	return line
 }
-
-

@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/kickhq/kick/manager"
 )
 
 func newGC(g *globals) *cobra.Command {
@@ -23,15 +22,7 @@ used for a while go too. Kept work is only removed with --older-than.`,
 			if olderThan < 0 || mirrors < 0 {
 				return usagef("--older-than and --mirrors want a positive duration, e.g. 720h")
 			}
-			state, err := g.state()
-			if err != nil {
-				return err
-			}
-			shim, err := loadShim()
-			if err != nil {
-				return err
-			}
-			m, err := manager.New(state, shim, version)
+			m, err := g.manager()
 			if err != nil {
 				return err
 			}

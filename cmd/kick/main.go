@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kickhq/kick/internal/request"
 	"github.com/kickhq/kick/manager"
 )
 
@@ -68,7 +69,30 @@ func (g *globals) state() (*manager.State, error) {
 			return nil, usageError{err}
 		}
 	}
-	return manager.OpenState(dir)
+	s, err := manager.OpenState(dir)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return s, nil
+}
+
+// manager opens the state and every runtime. Repositories of dead kicks are
+// reached by what the environment says.
+func (g *globals) manager() (*manager.Manager, error) {
+	state, err := g.state()
+	if err != nil {
+		return nil, err
+	}
+	shim, err := loadShim()
+	if err != nil {
+		return nil, err
+	}
+	m, err := manager.New(state, shim, version)
+	if err != nil {
+		return nil, err
+	}
+	m.Target = request.TargetFromEnvironment
+	return m, nil
 }
 
 func newRoot() *cobra.Command {

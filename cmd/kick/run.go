@@ -10,7 +10,6 @@ import (
 
 	"github.com/kickhq/kick/internal/request"
 	"github.com/kickhq/kick/internal/ui"
-	"github.com/kickhq/kick/manager"
 )
 
 type runOptions struct {
@@ -97,19 +96,11 @@ func runRun(ctx context.Context, g *globals, o *runOptions) error {
 		}
 		o.Prompt = p
 	}
-	shim, err := loadShim()
-	if err != nil {
-		return err
-	}
 	req, err := request.Build(ctx, o.Options)
 	if err != nil {
 		return usageError{err}
 	}
-	state, err := g.state()
-	if err != nil {
-		return usageError{err}
-	}
-	m, err := manager.New(state, shim, version)
+	m, err := g.manager()
 	if err != nil {
 		return err
 	}

@@ -21,21 +21,13 @@ work of a kick whose process died is first taken out of its live workspace, by
 a fresh sandbox that sees it read-only. ID may be a prefix, or "last".`,
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, a []string) error {
-			state, err := g.state()
+			m, err := g.manager()
 			if err != nil {
 				return err
 			}
-			id, err := state.Find(a[0])
+			id, err := m.State.Find(a[0])
 			if err != nil {
 				return usageError{err}
-			}
-			shim, err := loadShim()
-			if err != nil {
-				return err
-			}
-			m, err := manager.New(state, shim, version)
-			if err != nil {
-				return err
 			}
 			o, err := m.Recover(c.Context(), id)
 			if errors.Is(err, manager.ErrBusy) {
@@ -50,7 +42,7 @@ a fresh sandbox that sees it read-only. ID may be a prefix, or "last".`,
 				return nil
 			}
 			p.Linef("kick %s ended as %s; its work is in %s", id, o.Outcome, o.KeptAt)
-			work, err := manager.DescribeWork(c.Context(), state, id)
+			work, err := manager.DescribeWork(c.Context(), m.State, id)
 			if err != nil {
 				p.Linef("the bundle cannot be read: %v", err)
 			}

@@ -20,22 +20,13 @@ const TokenVariable = "KICK_GITHUB_TOKEN"
 
 // target decides where the work goes and by what authority, and how far.
 func target(req *manager.Request, o Options) error {
-	t, err := pushbroker.NewTarget(req.Source.Repo, pushbroker.Access{})
+	t, access, err := reach(req.Source.Repo, o, req.Held)
 	if err != nil {
 		return err
 	}
-	if github(t, o) {
-		access, err := gitHubAccess(o, req.Held)
-		if err != nil {
-			return err
-		}
-		if t, err = pushbroker.NewTarget(req.Source.Repo, access); err != nil {
-			return err
-		}
-		if t.HasPullRequests() {
-			req.Source.Repo = t.URL
-			fetchCredential(req, t, access)
-		}
+	if t.HasPullRequests() {
+		req.Source.Repo = t.URL
+		fetchCredential(req, t, access)
 	}
 	req.Target = t
 	switch req.Publish = manager.PublishMode(o.Publish); {
@@ -56,6 +47,29 @@ func target(req *manager.Request, o Options) error {
 		return fmt.Errorf("--publish pr: %s is a plain git remote, which has no pull requests: use --publish branch, or give a GitHub App for a GitHub repository (see `kick run --help`)", t)
 	}
 	return nil
+}
+
+// TargetFromEnvironment says how a repository is reached by the settings in the
+// environment alone.
+func TargetFromEnvironment(repo string) (pushbroker.Target, error) {
+	t, _, err := reach(repo, Options{
+		GitHubAppID: os.Getenv("KICK_GITHUB_APP_ID"), GitHubAppKey: os.Getenv("KICK_GITHUB_APP_KEY_FILE"), GitHubAPI: os.Getenv("KICK_GITHUB_API_URL"),
+	}, map[string]string{})
+	return t, err
+}
+
+// reach finds the authority for a repository. What it reads is added to held.
+func reach(repo string, o Options, held map[string]string) (pushbroker.Target, pushbroker.Access, error) {
+	t, err := pushbroker.NewTarget(repo, pushbroker.Access{})
+	if err != nil || !github(t, o) {
+		return t, pushbroker.Access{}, err
+	}
+	access, err := gitHubAccess(o, held)
+	if err != nil {
+		return t, access, err
+	}
+	t, err = pushbroker.NewTarget(repo, access)
+	return t, access, err
 }
 
 // github tells whether the target is GitHub, or a host that --github-api names.
