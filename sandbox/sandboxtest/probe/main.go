@@ -323,6 +323,11 @@ func search(args []string) (map[string]string, error) {
 	}
 	text, self := args[0], strconv.Itoa(os.Getpid())
 	out := map[string]string{}
+	// This process has the text among its arguments, so that only its
+	// environment tells something.
+	if strings.Contains(strings.Join(os.Environ(), "\n"), text) {
+		out["environment"] = "content"
+	}
 	var looked int
 	err := filepath.WalkDir("/", func(path string, d fs.DirEntry, err error) error {
 		switch {
