@@ -69,19 +69,20 @@ func (r *run) reconcile(ctx context.Context, entries []Entry) {
 	commit, _ := field(entries, "push", "commit")
 	r.out.Commit = commit
 	target, err := r.m.target(r.out.Repo)
-	arrived := false
+	var found pushbroker.Found
 	if err == nil {
-		arrived, err = pushbroker.Arrived(ctx, target, branch, commit)
+		var warnings []string
+		found, warnings, err = pushbroker.Lookup(ctx, target, branch, r.k.Journal.Intend)
+		r.out.Notes = append(r.out.Notes, warnings...)
 	}
 	switch {
 	case err != nil:
 		r.out.Notes = append(r.out.Notes, fmt.Sprintf("a push to %s had begun, and the remote could not be asked whether it arrived: %v", branch, err))
-	case arrived:
-		r.out.Branch = branch
-		r.out.PullRequest, _ = field(entries, "published", "pull-request")
+	case found.Commit == commit || found.Commit == "" && found.Number > 0: // a pull request outlives its branch
+		r.out.Branch, r.out.PullRequest = branch, found.URL
 		r.fail(Published, nil)
-		if _, wanted := field(entries, "pull-request", "branch"); wanted && r.out.PullRequest == "" {
-			r.out.Notes = append(r.out.Notes, "kick died while it opened the pull request: look whether there is one for "+branch)
+		if _, wanted := field(entries, "pull-request", "branch"); wanted && found.Number == 0 {
+			r.out.Notes = append(r.out.Notes, "kick died while it opened the pull request, and there is none: open it by hand for "+branch)
 		}
 	}
 }

@@ -490,6 +490,18 @@ func TestLookup(t *testing.T) {
 	}
 }
 
+// TestPublishLarge is more than git sends in one piece (http.postBuffer, 1 MiB).
+func TestPublishLarge(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, githubtest.Options{LongTokens: true}, githubtest.RepoOptions{}, "head -c 3000000 /dev/urandom > big; git add big; git commit -qm big")
+	if _, err := Publish(t.Context(), s.req); err != nil {
+		t.Fatal(err)
+	}
+	if s.hub.Pushes() != 1 || s.repo.Ref("refs/heads/"+kickBranch) != s.req.Quarantine.Tip {
+		t.Errorf("%d pushes", s.hub.Pushes())
+	}
+}
+
 // TestPublishRace has several brokers publish one kick.
 func TestPublishRace(t *testing.T) {
 	t.Parallel()
