@@ -154,7 +154,7 @@ func (e entry) current() *generation {
 		return nil
 	}
 	g, err := load(e.generation(numbers[len(numbers)-1]))
-	if err != nil || g.Branch != e.branch && e.branch != "" {
+	if err != nil || g.Branch != e.branch {
 		return nil
 	}
 	return g

@@ -61,8 +61,9 @@ func (s *session) git(dir string) gitcmd.Git {
 		g.Env = append(g.Env, inherited("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR", "GIT_SSL_CAINFO")...)
 		fallthrough
 	case "http":
-		// A remote that sends less than 1 kB/s for a minute is dead.
-		g.Config = append(g.Config, "http.lowSpeedLimit=1000", "http.lowSpeedTime=60")
+		// A remote that sends nothing for two minutes is dead. While it prepares
+		// a pack it sends five bytes every five seconds (uploadpack.keepAlive).
+		g.Config = append(g.Config, "http.lowSpeedLimit=1", "http.lowSpeedTime=120")
 		if s.user != "" || s.password != "" {
 			g.Config = append(g.Config, "credential."+s.scope+".helper="+credentialHelper)
 		}
