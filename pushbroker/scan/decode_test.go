@@ -260,3 +260,43 @@ func TestBudgets(t *testing.T) {
 		t.Error("a scan whose context has ended gives no error")
 	}
 }
+
+// TestHostileTime wants items that were made to cost time to end by the
+// budget: each is 2 MiB of what some part of the scanner finds hardest.
+func TestHostileTime(t *testing.T) {
+	t.Parallel()
+	const budget = 2 * time.Second
+	s, err := New(Options{Key: testKey, Timeout: budget})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var anchors strings.Builder
+	for i := range ruleTable {
+		for _, a := range ruleTable[i].anchors {
+			anchors.WriteString(a.lit + "=a1b2c3d4e5f6a7b8c9d0")
+		}
+	}
+	pem := "-----BEGIN " + "PRIV" + "ATE KEY-----"
+	for name, unit := range map[string]string{
+		"every anchor on one line": anchors.String(), "jwt": ".eyJaaaaaaaaaaaaaaaaaa", "curl": "curl ", "curl lines": "curl -u a\n",
+		"names": "api_key=", "values": "key=a1b2c3d4e5f6a7b8c9d0 ", "hex values": "key=" + strings.Repeat("0a", 20) + "\n",
+		"pem": pem, "pem bodies": pem + strings.Repeat("Ab1", 300), "users": "://a:", "passwords": "://a:b1c2d3e4f5@",
+		"joined": `"a" + `, "quotes": `"`, "spaced quotes": `" `, "percent": "%41", "escapes": `\u0041`, "backslashes": `\`,
+		"zero width": "a\u200b", "utf16": "a\x00", "zeros": "\x00", "gzip magic": "\x1f\x8b\x08", "zip magic": "PK\x03\x04",
+		"base64 lines": strings.Repeat("QUJD", 19) + "\n", "base64 letters": "Z2hw", "short lines": "QUJDRUZH\n", "hex letters": "67",
+		"kind secret": "kind: secret data: ", "nothing": "x ", "newlines": "\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			text := []byte(strings.Repeat(unit, 2<<20/len(unit)+1))
+			begin, before := time.Now(), cpu(t)
+			if _, err := s.Text(context.Background(), text); err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%v, process CPU %v", time.Since(begin), cpu(t)-before)
+			// Wall time is the machine's; 20 times the budget is a run-away.
+			if d := time.Since(begin); d > 20*budget {
+				t.Errorf("took %v of a budget of %v", d, budget)
+			}
+		})
+	}
+}

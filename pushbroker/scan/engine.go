@@ -250,7 +250,7 @@ type runs struct {
 
 func (k *runs) around(text []byte, at int, stop func(byte) bool) (from, to int) {
 	for _, w := range k.last[:min(k.n, len(k.last))] {
-		if w.from <= at && at < w.to {
+		if w.from <= at && at <= w.to {
 			return w.from, w.to
 		}
 	}
@@ -275,7 +275,12 @@ func (p *pass) run(ctx context.Context, deadline time.Time, index int) error {
 	if c.path != nil && !c.path.MatchString(p.path) {
 		return nil
 	}
-	for _, m := range c.expr.FindAllSubmatchIndex(p.text[w.from:w.to], -1) {
+	for n, m := range c.expr.FindAllSubmatchIndex(p.text[w.from:w.to], -1) {
+		if n%64 == 63 {
+			if err := expired(ctx, deadline); err != nil {
+				return err
+			}
+		}
 		if m[0] == 0 && w.from > 0 || m[1] == w.to-w.from && w.to < len(p.text) {
 			continue
 		}
