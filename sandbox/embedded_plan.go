@@ -39,15 +39,14 @@ type plan struct {
 	root     rootSpec
 	jail     frame.Jail
 	config   frame.Config
-	env      []string // of the shim itself: none
-	landlock int      // the kernel's version
+	landlock int // the kernel's version
 }
 
 var idForm = regexp.MustCompile(`^[a-z][a-z0-9-]{0,18}$`)
 
 // newPlan checks a specification and translates it for this host.
 func newPlan(spec LaunchSpec, mode frame.Mode) (*plan, error) {
-	p := &plan{spec: spec, mode: mode, asked: spec.Limits, limits: resolveLimits(spec.Limits), env: []string{}}
+	p := &plan{spec: spec, mode: mode, asked: spec.Limits, limits: resolveLimits(spec.Limits)}
 	p.clone = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
 	if err := p.checkSpec(); err != nil {
 		return nil, err

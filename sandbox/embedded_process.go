@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kickhq/kick/internal/frame"
 )
 
 // sealShim puts the shim into an anonymous file that nobody can change any
@@ -90,7 +93,7 @@ func startProcess(p *plan, shim *os.File, trees []*os.File, change func(*os.Proc
 	proc := &process{stdin: toShim, stdout: fromShim, pipes: []*os.File{toShim, fromShim, log}, log: &tail{max: 8 << 10}, done: make(chan struct{})}
 	attr := &os.ProcAttr{
 		Dir:   "/",
-		Env:   p.env,
+		Env:   slices.Clone(frame.JailEnv),
 		Files: append([]*os.File{stdin, stdout, stderr, shim}, trees...),
 		Sys:   p.sysProcAttr(),
 	}
@@ -123,7 +126,7 @@ func (p *process) own(attr *os.ProcAttr, started chan<- error) {
 	}
 	p.pid, p.os = proc.Pid, proc
 	var logged sync.WaitGroup
-	logged.Go(func() { _, _ = io.Copy(p.log, p.pipes[2]) })
+	logged.Go(func() { _, _ = io.CopyBuffer(p.log, struct{ io.Reader }{p.pipes[2]}, make([]byte, 512)) })
 	started <- nil
 	p.state, _ = proc.Wait()
 	logged.Wait()

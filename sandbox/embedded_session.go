@@ -192,7 +192,7 @@ func (s *session) converse() error {
 	if s.to.WriteConfig(first) == nil {
 		_ = s.to.WriteConfig(s.plan.config)
 	}
-	c := frame.NewConversation(frame.NewReader(bufio.NewReaderSize(s.proc.stdout, frame.MaxPayload)), s.plan.mode, s.plan.limits.Bundle)
+	c := frame.NewConversation(frame.NewReader(bufio.NewReaderSize(s.proc.stdout, 8<<10)), s.plan.mode, s.plan.limits.Bundle)
 	for {
 		m, err := c.Next()
 		switch {

@@ -100,7 +100,7 @@ func TestPlantedWeaknesses(t *testing.T) {
 		}},
 		{name: "a foreign descriptor", property: "descriptors", process: func(a *os.ProcAttr) { a.Files[2] = devNull }},
 		{name: "another first process", property: "shim", process: func(a *os.ProcAttr) { a.Files[3] = otherShim }},
-		{name: "a variable", property: "environment", process: func(a *os.ProcAttr) { a.Env = []string{"TOKEN=x"} }},
+		{name: "a variable", property: "environment", process: func(a *os.ProcAttr) { a.Env = append(a.Env, "TOKEN=x") }},
 		{name: "no resource limit", property: "rlimits", session: func(s *session) { s.plan.jail.Rlimits = nil }},
 		{name: "no process limit in the cgroup", property: "process-limit", rootOnly: true, session: func(s *session) {
 			if err := writeFile(filepath.Join(s.group.dirs["pids"], "pids.max"), "max"); err != nil {

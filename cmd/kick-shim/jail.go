@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"runtime"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -46,7 +47,8 @@ func jail() error {
 	if err := lockDown(j); err != nil {
 		return err
 	}
-	err = unix.Exec("/proc/self/exe", []string{"kick-shim", "init"}, os.Environ())
+	env := slices.DeleteFunc(os.Environ(), func(kv string) bool { return slices.Contains(frame.JailEnv, kv) })
+	err = unix.Exec("/proc/self/exe", []string{"kick-shim", "init"}, env)
 	return fmt.Errorf("execute the second stage: %w", err)
 }
 

@@ -204,7 +204,7 @@ func (r *Reader) Read() (Type, []byte, error) {
 		return 0, nil, fmt.Errorf("frame %q of %d bytes: %w", h[0], n, ErrTooLarge)
 	}
 	if cap(r.buf) < int(n) {
-		r.buf = make([]byte, MaxPayload)
+		r.buf = make([]byte, max(int(n), 1<<10))
 	}
 	b := r.buf[:n]
 	if _, err := io.ReadFull(r.r, b); err != nil {

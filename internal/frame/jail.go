@@ -24,6 +24,11 @@ type Jail struct {
 	Filter []byte `json:"filter,omitempty"`
 }
 
+// JailEnv is the environment of the first stage, which lives for milliseconds
+// and needs one thread: every further one that the Go runtime starts has to be
+// waited for by the second stage's execve. The second stage does not get it.
+var JailEnv = []string{"GOMAXPROCS=1", "GOGC=off"}
+
 // EntryKind is what an Entry makes.
 type EntryKind string
 
