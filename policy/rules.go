@@ -139,7 +139,6 @@ func (r *Rule) finding(detail string) Finding {
 
 // Modes of tree entries.
 const (
-	modeTree    = 0o040000
 	modeFile    = 0o100644
 	modeExec    = 0o100755
 	modeLink    = 0o120000

@@ -174,7 +174,7 @@ func (in *ingest) run(ctx context.Context) error {
 	defer cancel()
 	// A reader that hangs is ended with the deadline, too.
 	stop := context.AfterFunc(ctx, func() {
-		if context.Cause(ctx) == error(late) {
+		if errors.Is(context.Cause(ctx), late) {
 			in.q.objects.cancel()
 		}
 	})
@@ -192,7 +192,7 @@ func (in *ingest) run(ctx context.Context) error {
 		in.checkSet,
 	} {
 		if err := step(ctx); err != nil {
-			if context.Cause(ctx) == error(late) {
+			if errors.Is(context.Cause(ctx), late) {
 				return late
 			}
 			return err

@@ -3,6 +3,7 @@ package pushbroker
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -157,7 +158,8 @@ func (l *lab) try(w Work, pol *policy.Policy, scanners ...Scanner) (Verdict, err
 	l.t.Helper()
 	dir := filepath.Join(l.t.TempDir(), "quarantine")
 	q, err := Ingest(context.Background(), dir, w, IngestLimits{})
-	if r, ok := err.(*Refusal); ok {
+	var r *Refusal
+	if errors.As(err, &r) {
 		if _, serr := os.Stat(dir); !os.IsNotExist(serr) {
 			l.t.Errorf("the quarantine of a refused bundle is left: %v", serr)
 		}

@@ -17,7 +17,6 @@ type treeEntry struct {
 
 const (
 	modeTree    = 0o040000
-	modeExec    = 0o100755
 	modeLink    = 0o120000
 	modeGitlink = 0o160000
 	modeType    = 0o170000
