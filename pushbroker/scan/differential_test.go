@@ -7,9 +7,9 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp/syntax"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -200,8 +200,12 @@ func TestFindsWhatGitleaksFinds(t *testing.T) {
 // goSource calls f for each file below a directory of Go's standard library.
 func goSource(t testing.TB, f func(path string, data []byte), dirs ...string) {
 	t.Helper()
+	goroot, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, dir := range dirs {
-		root := filepath.Join(runtime.GOROOT(), "src", dir)
+		root := filepath.Join(strings.TrimSpace(string(goroot)), "src", dir)
 		err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 			if err != nil || !e.Type().IsRegular() {
 				return err

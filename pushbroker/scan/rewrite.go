@@ -115,22 +115,22 @@ func joinLiterals(w *rewriter) {
 	text := w.parent.text
 	var out []byte
 	for i := 0; i < len(text); {
-		close, open := seam(text, i)
-		if close < 0 {
+		last, open := seam(text, i)
+		if last < 0 {
 			return
 		}
 		if open < 0 {
-			i = close + 1
+			i = last + 1
 			continue
 		}
-		first := opening(text, close, max(i-1, 0))
+		first := opening(text, last, max(i-1, 0))
 		if first < 0 {
-			i = close + 1
+			i = last + 1
 			continue
 		}
-		// first+1..close is the first literal; collect the chain.
+		// first+1..last is the first literal; collect the chain.
 		out = out[:0]
-		from, start, end := first+1, first+1, close
+		from, start, end := first+1, first+1, last
 		for {
 			out = append(out, text[start:end]...)
 			if open < 0 || len(out) > maxEscaped {
@@ -155,7 +155,7 @@ const maxLiteral = 2 << 10
 
 // seam returns the next closing quote at or after i, and the opening quote of
 // the literal that is joined to it, or -1.
-func seam(text []byte, i int) (close, open int) {
+func seam(text []byte, i int) (last, open int) {
 	for ; i < len(text); i++ {
 		if c := text[i]; c == '"' || c == '\'' || c == '`' {
 			if open = after(text, i); open >= 0 {

@@ -118,3 +118,23 @@ func main() { _ = pushbroker.Item{} }`)
 		t.Errorf("the scanner costs %v at start", a-b)
 	}
 }
+
+// TestLinksNoGitleaks wants a program with the scanner to carry the table, and
+// nothing of what it was made from.
+func TestLinksNoGitleaks(t *testing.T) {
+	t.Parallel()
+	deps, err := exec.Command("go", "list", "-deps", ".").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(deps), "kick/policy") {
+		t.Fatalf("the list of dependencies is not one: %s", deps)
+	}
+	for _, d := range strings.Fields(string(deps)) {
+		for _, not := range []string{"gitleaks", "toml", "/scan/internal/"} {
+			if strings.Contains(d, not) {
+				t.Errorf("the package links %s", d)
+			}
+		}
+	}
+}

@@ -134,15 +134,15 @@ func TestFingerprints(t *testing.T) {
 	t.Parallel()
 	one, two := ruleset.Expand("ghp_{an:36}", 1), ruleset.Expand("ghp_{an:36}", 2)
 	s := newScanner(t, nil)
-	print := func(s *Scanner, text string) string { return scanText(t, s, text)[0].Fingerprint }
-	if print(s, one) != print(s, "elsewhere\n"+one) || print(s, one) != print(s, b64("x "+one)) {
+	fingerprint := func(s *Scanner, text string) string { return scanText(t, s, text)[0].Fingerprint }
+	if fingerprint(s, one) != fingerprint(s, "elsewhere\n"+one) || fingerprint(s, one) != fingerprint(s, b64("x "+one)) {
 		t.Error("the fingerprint depends on the place")
 	}
 	other, err := New(Options{Key: testKey})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if print(s, one) == print(s, two) || print(s, one) == print(other, one) {
+	if fingerprint(s, one) == fingerprint(s, two) || fingerprint(s, one) == fingerprint(other, one) {
 		t.Error("fingerprints of two values or keys are the same")
 	}
 }
