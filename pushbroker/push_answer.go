@@ -59,6 +59,11 @@ func classifyGit(ctx context.Context, op, report string, err error) *PublishErro
 			break
 		}
 	}
+	if e.Reason == ReasonGit && errors.Is(err, context.DeadlineExceeded) { // gitcmd's own deadline
+		e.Reason = ReasonNetwork
+		e.Message = "the remote took too long"
+		return e
+	}
 	remote, local := splitStderr(g.Stderr)
 	e.Message, e.Details = summary(e.Reason, remote, local, report), details(remote)
 	if e.Reason == ReasonRateLimit {
