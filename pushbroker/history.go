@@ -34,9 +34,20 @@ type leaf struct {
 	oid  string
 }
 
+// namesIn is a directory that gained names.
 type namesIn struct {
 	commit int
-	policy.Names
+	dir    string
+	all    []treeEntry // shared with the walker
+	added  map[string]bool
+}
+
+func (n namesIn) subject() *policy.Names {
+	names := &policy.Names{Dir: n.dir, All: make([]string, len(n.all)), Added: n.added}
+	for i, e := range n.all {
+		names.All[i] = e.name
+	}
+	return names
 }
 
 // place is where an object appears.
@@ -193,11 +204,7 @@ func (d *diff) trees(prefix, new, old, base string, depth int) error {
 		}
 	}
 	if added != nil && d.commit >= 0 {
-		names := namesIn{commit: d.commit, Names: policy.Names{Dir: prefix, Added: added}}
-		for _, n := range sides[0] {
-			names.All = append(names.All, n.name)
-		}
-		d.w.h.names = append(d.w.h.names, names)
+		d.w.h.names = append(d.w.h.names, namesIn{commit: d.commit, dir: prefix, all: sides[0], added: added})
 	}
 	return nil
 }

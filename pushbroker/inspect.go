@@ -12,6 +12,10 @@ import (
 	"github.com/kickhq/kick/policy"
 )
 
+// inspectTime is how long one inspection may take. What the ingest limits let
+// in takes seconds; more is an attack on a scanner or a rule.
+var inspectTime = 5 * time.Minute
+
 // Inspect judges all that the push would give to the remote: every new commit,
 // every path and entry that it changes against any parent, every new object's
 // bytes and the branch's name. pol is the whole policy; nil stands for
@@ -28,7 +32,13 @@ func Inspect(ctx context.Context, q *Quarantine, w Work, pol *policy.Policy, sca
 	}
 	in := newInspection(q, w, pol.For(w.Repo, w.Agent), scanners)
 	defer in.base.close()
-	if err := in.run(ctx); err != nil {
+	late := refuse("limit-ingest", "inspecting it needs more than %v", inspectTime)
+	ctx, cancel := context.WithTimeoutCause(ctx, inspectTime, late)
+	defer cancel()
+	switch err := in.run(ctx); {
+	case err != nil && errors.Is(context.Cause(ctx), late):
+		in.found.add(late.Findings...)
+	case err != nil:
 		return Verdict{}, fmt.Errorf("inspect: %w", err)
 	}
 	return in.finish(pol), nil
@@ -110,6 +120,9 @@ const maxSubjects = 50
 func (in *inspection) commits(ctx context.Context) error {
 	trees := map[string]string{}
 	for i := range in.h.commits {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		c := &in.h.commits[i]
 		trees[c.OID] = c.Tree
 		empty, err := in.isEmpty(c, trees)
@@ -240,9 +253,11 @@ func (in *inspection) paths(ctx context.Context) error {
 			return err
 		}
 	}
-	for i := range in.h.names {
-		n := &in.h.names[i]
-		in.judge(policy.Subject{CommitID: in.commitID(n.commit), Names: &n.Names})
+	for _, n := range in.h.names {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		in.judge(policy.Subject{CommitID: in.commitID(n.commit), Names: n.subject()})
 	}
 	return nil
 }
@@ -250,6 +265,9 @@ func (in *inspection) paths(ctx context.Context) error {
 // entries judges every changed entry.
 func (in *inspection) entries(ctx context.Context) error {
 	for _, c := range in.h.changes {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		ch := policy.Change{Path: c.path, Old: c.old.mode, New: c.new.mode}
 		if c.new.mode == modeLink {
 			ch.Target = in.targets[c.new.oid]

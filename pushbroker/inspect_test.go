@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kickhq/kick/internal/escape"
 	"github.com/kickhq/kick/policy"
@@ -152,6 +153,38 @@ func TestScannerThatFailsEndsTheInspection(t *testing.T) {
 	broken := errors.New("budget spent")
 	if v, err := l.try(l.work(l.bundle()), nil, &wordScanner{fail: broken}); !errors.Is(err, broken) || v.Pass {
 		t.Errorf("verdict %+v, error %v", v, err)
+	}
+}
+
+// slowScanner takes as long as it may.
+type slowScanner struct{ wordScanner }
+
+func (s *slowScanner) Scan(ctx context.Context, _ Item) ([]policy.Finding, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// Work that takes too long to judge is refused, and is no failure of kick's.
+// The test changes a limit of the package and runs alone.
+func TestInspectionThatTakesTooLongRefuses(t *testing.T) {
+	l := newLab(t)
+	l.sh(l.clone, `echo a > a; git add a; git commit -qm a`)
+	before := inspectTime
+	inspectTime = 200 * time.Millisecond
+	defer func() { inspectTime = before }()
+	v := l.judge(l.bundle(), nil, &slowScanner{})
+	if got := rulesOf(v, policy.Block); v.Pass || v.Review || !slices.Equal(got, []string{"limit-ingest"}) {
+		t.Errorf("verdict %+v", v)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	q, err := Ingest(context.Background(), filepath.Join(l.dir, "q"), l.work(l.bundle()), IngestLimits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	if _, err := Inspect(ctx, q, l.work(""), nil, &slowScanner{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("a cancelled inspection: %v", err)
 	}
 }
 
