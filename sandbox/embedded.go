@@ -60,8 +60,11 @@ func (e *Embedded) Run(ctx context.Context, spec LaunchSpec) (Result, error) {
 		}
 	}
 	err := e.run(ctx, spec, event, &res)
-	if errors.Is(err, ErrIsolation) {
+	switch {
+	case errors.Is(err, ErrIsolation):
 		res.Reason = ReasonIsolation
+	case res.Started.IsZero() && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)):
+		res.Reason, res.Detail, err = ReasonCancelled, "the run was cancelled before the command started", nil
 	}
 	if err != nil && res.Detail == "" {
 		res.Detail = err.Error()
@@ -77,6 +80,9 @@ func (e *Embedded) run(ctx context.Context, spec LaunchSpec, event func(EventKin
 		return err
 	}
 	defer release()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	if len(spec.Command) > 0 {
 		p, err := newPlan(spec, frame.RunMode)
 		if err != nil {
@@ -85,13 +91,11 @@ func (e *Embedded) run(ctx context.Context, spec LaunchSpec, event func(EventKin
 		if err := giveWorkspace(ctx, p); err != nil {
 			return err
 		}
-		if err := e.command(ctx, p, event, res); err != nil {
-			// Where nothing has run there is nothing to collect.
-			if res.Started.IsZero() {
-				return err
-			}
-			return errors.Join(err, e.collect(ctx, spec, event, res))
+		err = e.command(ctx, p, event, res)
+		if res.Started.IsZero() {
+			return err // where nothing has run there is nothing to collect
 		}
+		return errors.Join(err, e.collect(ctx, spec, event, res))
 	}
 	return e.collect(ctx, spec, event, res)
 }
@@ -183,6 +187,9 @@ func (e *Embedded) collect(ctx context.Context, spec LaunchSpec, event func(Even
 		}
 		return nil
 	}
+	if !only {
+		ctx = context.WithoutCancel(ctx) // it has a deadline of its own
+	}
 	spec.Egress, spec.Network = Egress{}, NetworkNone
 	p, err := newPlan(spec, frame.CollectMode)
 	if err != nil {
@@ -193,7 +200,7 @@ func (e *Embedded) collect(ctx context.Context, spec LaunchSpec, event func(Even
 	}
 	c := &sinkCopy{sink: spec.Workspace.Sink}
 	s := &session{plan: p, shim: e.shim, sink: c, weak: e.weak, event: func(EventKind) {}}
-	err = s.run(context.WithoutCancel(ctx))
+	err = s.run(ctx)
 	c.breakOff("the sandbox ended before it was whole")
 	res.Artifacts, res.Missing = c.stored, c.missing
 	if only {

@@ -14,6 +14,7 @@ import (
 	"sort"
 	"strings"
 	"syscall"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
@@ -107,13 +108,13 @@ func (p *plan) checkSpec() error {
 		return specError("command", errors.New("its first word is empty"), "Name a program")
 	}
 	for _, a := range s.Command {
-		if strings.ContainsRune(a, 0) {
-			return specError("command", fmt.Errorf("%q holds a NUL byte", a), "Take it out")
+		if strings.ContainsRune(a, 0) || !utf8.ValidString(a) {
+			return specError("command", fmt.Errorf("%q holds a NUL byte or is not UTF-8", a), "Pass such data in a file of the workspace")
 		}
 	}
 	for k, v := range s.Env {
-		if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) {
-			return specError("environment", fmt.Errorf("the variable %q is impossible", k), "Names must not be empty or hold = or NUL, values no NUL")
+		if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) || !utf8.ValidString(k+v) {
+			return specError("environment", fmt.Errorf("the variable %q is impossible", k), "Names must not be empty or hold =, and neither they nor values may hold NUL or be anything but UTF-8")
 		}
 	}
 	w := &s.Workspace

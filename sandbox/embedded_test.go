@@ -19,18 +19,18 @@ var shimBytes []byte
 
 func TestMain(m *testing.M) {
 	code, err := func() (int, error) {
+		if path := os.Getenv("KICK_TEST_SHIM"); path != "" {
+			var err error
+			if shimBytes, err = os.ReadFile(path); err != nil {
+				return 1, err
+			}
+			return m.Run(), nil
+		}
 		dir, err := os.MkdirTemp("", "kick-shim")
 		if err != nil {
 			return 1, err
 		}
 		defer os.RemoveAll(dir)
-		if path := os.Getenv("KICK_TEST_SHIM"); path != "" {
-			shimBytes, err = os.ReadFile(path)
-			if err != nil {
-				return 1, err
-			}
-			return m.Run(), nil
-		}
 		path := filepath.Join(dir, "kick-shim")
 		build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path, "../cmd/kick-shim")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")

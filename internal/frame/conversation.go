@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strings"
 )
 
@@ -84,8 +85,11 @@ const (
 )
 
 // NewConversation reads from r; an artifact of more than artifactMax bytes
-// breaks the rules.
+// breaks the rules. 0: artifacts may be of any size.
 func NewConversation(r *Reader, mode Mode, artifactMax int64) *Conversation {
+	if artifactMax <= 0 {
+		artifactMax = math.MaxInt64
+	}
 	return &Conversation{r: r, mode: mode, artifactMax: artifactMax, seen: map[string]bool{}}
 }
 
