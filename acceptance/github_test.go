@@ -45,10 +45,10 @@ func TestPullRequest(t *testing.T) {
 			t.Parallel()
 			h := newHub(t, opts)
 			state := filepath.Join(t.TempDir(), "s")
-			o, stderr := runKick(t, state, append(h.args, "-p", "Add a file", "--", "sh", "-c",
+			o, _ := runKick(t, state, append(h.args, "-p", "Add a file", "--", "sh", "-c",
 				`echo hi >f; git add f; git commit -qm "add f"; printf '{"lane":"x","kind":"summary","summary":"all done"}' >.hive/agent-report.json`)...)
 			if o.Outcome != manager.Published || o.PullRequest == "" {
-				t.Fatalf("%s\n%s", o.Outcome, stderr)
+				t.Fatalf("%s: %s", o.Outcome, o.Error)
 			}
 			pulls := h.repo.Pulls()
 			if len(pulls) != 1 || pulls[0].Draft || h.repo.Ref("refs/heads/"+o.Branch) != o.Commit {
@@ -72,20 +72,20 @@ func TestPullRequest(t *testing.T) {
 			}
 
 			// What asks for a review becomes a draft.
-			o, stderr = runKick(t, state, append(h.args, "--", "sh", "-c", `echo 'all:' >Makefile; git add -A; git commit -qm "add a makefile"`)...)
+			o, _ = runKick(t, state, append(h.args, "--", "sh", "-c", `echo 'all:' >Makefile; git add -A; git commit -qm "add a makefile"`)...)
 			if o.Outcome != manager.Published || !o.Draft {
-				t.Errorf("%s, draft %v\n%s", o.Outcome, o.Draft, stderr)
+				t.Errorf("%s, draft %v: %s", o.Outcome, o.Draft, o.Error)
 			}
 			// Without a pull request nobody reviews.
-			o, stderr = runKick(t, state, append(h.args, "--publish", "branch", "--", "sh", "-c", `echo 'all:' >Makefile; git add -A; git commit -qm "add a makefile"`)...)
+			o, _ = runKick(t, state, append(h.args, "--publish", "branch", "--", "sh", "-c", `echo 'all:' >Makefile; git add -A; git commit -qm "add a makefile"`)...)
 			if o.Outcome != manager.Refused {
-				t.Errorf("%s\n%s", o.Outcome, stderr)
+				t.Errorf("%s: %s", o.Outcome, o.Error)
 			}
 			// A refusal makes no token for a push.
 			before := len(h.Minted())
-			o, stderr = runKick(t, state, append(h.args, "--", "sh", "-c", `echo x >.github/workflows/x.yml; git add -A; git commit -qm ci`)...)
+			o, _ = runKick(t, state, append(h.args, "--", "sh", "-c", `echo x >.github/workflows/x.yml; git add -A; git commit -qm ci`)...)
 			if o.Outcome != manager.Refused || len(h.Minted()) != before+1 { // the one is for the fetch
-				t.Errorf("%s, %d tokens minted\n%s", o.Outcome, len(h.Minted())-before, stderr)
+				t.Errorf("%s, %d tokens minted: %s", o.Outcome, len(h.Minted())-before, o.Error)
 			}
 		})
 	}
@@ -98,9 +98,9 @@ func TestServerRefuses(t *testing.T) {
 	if err := h.repo.AddRule("refs/heads/kick/*", "Commits must have verified signatures."); err != nil {
 		t.Fatal(err)
 	}
-	o, stderr := runKick(t, filepath.Join(t.TempDir(), "s"), append(h.args, "--", "sh", "-c", `echo hi >f; git add f; git commit -qm "add f"`)...)
+	o, _ := runKick(t, filepath.Join(t.TempDir(), "s"), append(h.args, "--", "sh", "-c", `echo hi >f; git add f; git commit -qm "add f"`)...)
 	if o.Outcome != manager.PushFailed || !strings.Contains(o.Error, "verified signatures") || o.KeptAt == "" {
-		t.Errorf("%s: %s, kept at %q\n%s", o.Outcome, o.Error, o.KeptAt, stderr)
+		t.Errorf("%s: %s, kept at %q", o.Outcome, o.Error, o.KeptAt)
 	}
 	if n := h.LiveTokens(); n != 0 {
 		t.Errorf("%d tokens are alive", n)

@@ -16,6 +16,7 @@ const (
 	Published    Code = "published"     // the branch, and the pull request where there is one, exist
 	Inspected    Code = "inspected"     // the verdict passed and publishing was not asked for
 	Usage        Code = "usage"         // wrong usage or configuration; nothing ran
+	FetchFailed  Code = "fetch-failed"  // the base could not be fetched or prepared; nothing ran
 	Nothing      Code = "nothing"       // the agent made no commit to publish
 	AgentFailed  Code = "agent-failed"  // also out of memory, disk or processes: Reason says
 	TimedOut     Code = "timed-out"     //
@@ -29,7 +30,7 @@ const (
 )
 
 var exitCodes = map[Code]int{
-	Published: 0, Inspected: 0, Internal: 1, Usage: 2, Nothing: 10, AgentFailed: 11, TimedOut: 12,
+	Published: 0, Inspected: 0, Internal: 1, FetchFailed: 1, Usage: 2, Nothing: 10, AgentFailed: 11, TimedOut: 12,
 	Refused: 13, NotIsolated: 14, RuntimeError: 15, Interrupted: 15, PushFailed: 16, Cancelled: 130,
 }
 

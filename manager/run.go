@@ -95,7 +95,11 @@ func (r *run) report(name, detail string, began time.Time, err error) {
 // line is the whole line: prepare, launch, ingest, inspect, publish.
 func (r *run) line(ctx context.Context) {
 	if err := r.step("prepare", func() (string, error) { return r.prepare(ctx) }); err != nil {
-		r.fail(codeFor(ctx, err, Usage), err)
+		code := FetchFailed
+		if errors.Is(err, workspace.ErrSource) {
+			code = Usage
+		}
+		r.fail(codeFor(ctx, err, code), err)
 		return
 	}
 	res, err := r.launch(ctx)
@@ -121,7 +125,7 @@ func (r *run) prepare(ctx context.Context) (string, error) {
 	r.base = base
 	r.out.Base, r.out.BaseCommit = base.Branch, base.OID
 	r.out.Notes = append(r.out.Notes, base.Notes...)
-	task := workspace.Task{ID: r.k.ID, Agent: r.req.Agent, Prompt: r.req.Prompt, Identity: r.req.Identity}
+	task := workspace.Task{ID: r.k.ID, Agent: r.req.Agent, Prompt: r.req.Prompt, Identity: r.req.Identity, Holder: r.k.Dir}
 	if err := workspace.Prepare(ctx, r.work, base, task); err != nil {
 		return "", err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/kickhq/kick/internal/gitcmd"
 	"github.com/kickhq/kick/pushbroker"
 	"github.com/kickhq/kick/sandbox"
+	"github.com/kickhq/kick/workspace"
 )
 
 // withWork takes a kick's kept commits into a quarantine for the time of f.
@@ -28,9 +29,11 @@ func withWork(ctx context.Context, s *State, id string, f func(g gitcmd.Git, bas
 	if _, err := os.Stat(bundle); errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("kick %s has no commits: `kick show %s` tells what is kept", id, id)
 	}
-	if _, err := os.Stat(mirror); err != nil {
-		return fmt.Errorf("the mirror that kick %s started from is gone; fetch %s into a clone of the repository instead", id, bundle)
+	pinned, err := workspace.Cache{Dir: s.MirrorsDir()}.Pin(ctx, mirror, base)
+	if err != nil {
+		return err
 	}
+	defer pinned.Release()
 	tmp, err := os.MkdirTemp(s.KickDir(id), "look-")
 	if err != nil {
 		return err

@@ -47,7 +47,7 @@ var taskID = regexp.MustCompile(`^[a-z][a-z0-9-]{0,18}$`)
 // the sandbox checks the tree out. HEAD is on the base branch, and
 // origin/<branch> names the base, so that "git diff origin/main" works.
 //
-// The mirror is kept until dir is gone, also when the process that prepared it
+// The mirror is kept until task.Holder is gone, also when the process that prepared it
 // has died. Only the owner may enter dir; what is in it is readable by all, so
 // that a launcher needs to change the owner alone.
 func Prepare(ctx context.Context, dir string, base *Base, task Task) (err error) {
@@ -61,7 +61,11 @@ func Prepare(ctx context.Context, dir string, base *Base, task Task) (err error)
 		return unusable("give an absolute path", "workspace directory %q is relative", dir)
 	}
 	if base.borrowers != "" {
-		if err := os.WriteFile(filepath.Join(base.borrowers, task.ID), []byte(dir), 0o600); err != nil {
+		holder := task.Holder
+		if holder == "" {
+			holder = dir
+		}
+		if err := os.WriteFile(filepath.Join(base.borrowers, task.ID), []byte(holder), 0o600); err != nil {
 			return hostError("record the workspace at its mirror", err)
 		}
 	}

@@ -41,6 +41,9 @@ type Task struct {
 	Agent    string
 	Prompt   string // written to .hive/kick-prompt.txt; at most MaxPrompt bytes
 	Identity Identity
+	// Holder is an absolute path: the mirror generation stays as long as it
+	// exists, since kept bundles build on the base. Default: the workspace.
+	Holder string
 }
 
 // MaxPrompt is the longest prompt: 1 MiB, several times what the context of
