@@ -31,13 +31,13 @@ const (
 
 // Finding is one thing that a rule found, with its place and what to do.
 type Finding struct {
-	Rule        string `json:"rule"`                  // rule id, e.g. "protected-path-ci" or "github-app-token"
+	Rule        string `json:"rule"`                  // rule id, e.g. "protected-ci" or "github-app-token"
 	Level       Level  `json:"level"`                 //
 	Commit      string `json:"commit,omitempty"`      // full id of the commit it is in
 	Path        string `json:"path,omitempty"`        // path in that commit, raw; escape before showing
 	Line        int    `json:"line,omitempty"`        // 1-based; 0: not known
 	Column      int    `json:"column,omitempty"`      // 1-based byte column; 0: not known
-	Place       string `json:"place,omitempty"`       // where, if not in a file's content: "path", "message", "author", "committer", "symlink-target"
+	Place       string `json:"place,omitempty"`       // where, if not in a file's content: "path", "commit", "symlink-target", "branch", or what a scanner says
 	Message     string `json:"message"`               // what is wrong, one sentence
 	Remedy      string `json:"remedy"`                // what to do, one sentence
 	Excerpt     string `json:"excerpt,omitempty"`     // the place, with the secret redacted
