@@ -32,13 +32,13 @@ const (
 	ReasonMoved          Reason = "moved"                // the server points to another address
 	ReasonReadOnly       Reason = "read-only"            // archived, or not writable
 	ReasonOwnership      Reason = "ownership"            // git refuses a repository of another user
-	ReasonRateLimit      Reason = "rate-limit"           //
+	ReasonRateLimit      Reason = "rate-limit"           // see RetryAfter
 	ReasonServer         Reason = "server-error"         // 5xx, also after retries
 	ReasonNetwork        Reason = "network"              // the server cannot be reached
 	ReasonUnknown        Reason = "push-unknown"         // the connection was lost, and the remote cannot be asked
 	ReasonPullRequest    Reason = "pull-request-refused" // the branch is there, the pull request was refused
 	ReasonPullClosed     Reason = "pull-request-closed"  // somebody closed this kick's pull request
-	ReasonCancelled      Reason = "cancelled"            //
+	ReasonCancelled      Reason = "cancelled"            // by the caller
 	ReasonGit            Reason = "git"                  // git failed on this machine
 )
 

@@ -3,6 +3,7 @@ package githubtest_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/url"
@@ -273,8 +274,8 @@ func callEverything(t *testing.T, s *githubtest.Server) {
 	}
 	refused := func(what string, err error, want int) {
 		t.Helper()
-		e, ok := err.(*github.ErrorResponse)
-		if !ok || e.Response.StatusCode != want {
+		var e *github.ErrorResponse
+		if !errors.As(err, &e) || e.Response.StatusCode != want {
 			t.Errorf("%s: %v, want status %d", what, err, want)
 		}
 	}

@@ -85,8 +85,8 @@ func (c *call) repository(path string) {
 }
 
 func (c *call) asApp(do func()) {
-	if err := c.s.verifyApp(c.token); err != nil {
-		c.fail(401, err.Error())
+	if refusal := c.s.verifyApp(c.token); refusal != "" {
+		c.fail(401, refusal)
 		return
 	}
 	do()

@@ -3,7 +3,6 @@ package githubtest
 import (
 	"crypto/rand"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -142,28 +141,28 @@ func (s *Server) revoke(token string) {
 
 // verifyApp checks an App's JSON web token as GitHub does: RS256, our issuer,
 // made in the past, and at most ten minutes long. A minute of clock skew is
-// allowed.
-func (s *Server) verifyApp(token string) error {
+// allowed. It returns GitHub's words for what is wrong, and "" for a good one.
+func (s *Server) verifyApp(token string) (refusal string) {
 	if token == "" {
-		return errors.New("A JSON web token could not be decoded")
+		return "A JSON web token could not be decoded"
 	}
 	var claims jwt.RegisteredClaims
 	parser := jwt.NewParser(jwt.WithValidMethods([]string{"RS256"}), jwt.WithoutClaimsValidation())
 	if _, err := parser.ParseWithClaims(token, &claims, func(*jwt.Token) (any, error) { return &s.key.PublicKey, nil }); err != nil {
-		return errors.New("A JSON web token could not be decoded")
+		return "A JSON web token could not be decoded"
 	}
 	now := time.Now()
 	switch {
 	case claims.Issuer != strconv.Itoa(AppID):
-		return errors.New("'Issuer' claim ('iss') must be an Integer")
+		return "'Issuer' claim ('iss') must be an Integer"
 	case claims.IssuedAt == nil || claims.IssuedAt.After(now.Add(time.Minute)):
-		return errors.New("'Issued at' claim ('iat') must be an Integer representing the time that the assertion was issued")
+		return "'Issued at' claim ('iat') must be an Integer representing the time that the assertion was issued"
 	case claims.ExpiresAt == nil || !claims.ExpiresAt.After(now):
-		return errors.New("'Expiration time' claim ('exp') must be a numeric value representing the future time at which the assertion expires")
+		return "'Expiration time' claim ('exp') must be a numeric value representing the future time at which the assertion expires"
 	case claims.ExpiresAt.After(now.Add(11 * time.Minute)):
-		return errors.New("'Expiration time' claim ('exp') is too far in the future")
+		return "'Expiration time' claim ('exp') is too far in the future"
 	}
-	return nil
+	return ""
 }
 
 // mint makes an installation token.
