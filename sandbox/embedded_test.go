@@ -110,8 +110,9 @@ func workspaceDir(t testing.TB) string {
 	return dir
 }
 
-// TestAsOrdinaryUser runs every test of this package once more as a user
-// without privilege, so that a run as root covers both.
+// TestAsOrdinaryUser runs the tests of this package once more as a user without
+// privilege, so that a run as root covers both. The contract suite does so by
+// itself.
 func TestAsOrdinaryUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		return // this is the run as an ordinary user
@@ -136,7 +137,7 @@ func TestAsOrdinaryUser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), bin, "-test.v", "-test.timeout=5m")
+	cmd := exec.CommandContext(t.Context(), bin, "-test.v", "-test.timeout=5m", "-test.skip=^TestEmbeddedContract")
 	if testing.Short() {
 		cmd.Args = append(cmd.Args, "-test.short")
 	}
