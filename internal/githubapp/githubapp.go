@@ -181,7 +181,8 @@ func parseBase(base string) (*url.URL, error) {
 		base = DefaultBaseURL
 	}
 	u, err := url.Parse(strings.TrimSuffix(base, "/") + "/")
-	if err != nil || u.Host == "" || u.User != nil || (u.Scheme != "https" && !(u.Scheme == "http" && isLoopback(u.Hostname()))) {
+	secret := err == nil && (u.Scheme == "https" || u.Scheme == "http" && isLoopback(u.Hostname()))
+	if !secret || u.Host == "" || u.User != nil {
 		return nil, fmt.Errorf("API address %q cannot be used: want https://HOST/ or https://HOST/api/v3/, without user name or password", base)
 	}
 	return u, nil
