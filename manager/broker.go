@@ -27,7 +27,7 @@ func (r *run) broker(ctx context.Context) {
 		return
 	}
 	work := pushbroker.Work{
-		KickID: r.k.ID, Agent: r.req.Agent, Bundle: bundle, Mirror: r.base.Mirror, BaseOID: r.base.OID,
+		KickID: r.k.ID, Agent: r.req.Agent, Repo: r.req.Source.Repo, Bundle: bundle, Mirror: r.base.Mirror, BaseOID: r.base.OID,
 		Branch:       BranchName(r.req.Agent, r.k.ID),
 		IdentityName: r.req.Identity.Name, IdentityEmail: r.req.Identity.Email,
 	}
@@ -46,7 +46,7 @@ func (r *run) broker(ctx context.Context) {
 		r.fail(Nothing, nil)
 		return
 	case errors.As(err, &refusal):
-		r.refuse(pushbroker.Verdict{Findings: refusal.Findings, Base: r.base.OID}, err)
+		r.refuse(refusal.Verdict(work), err)
 		return
 	case err != nil:
 		r.fail(codeFor(ctx, err, Internal), err)

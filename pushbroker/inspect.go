@@ -58,6 +58,8 @@ type inspection struct {
 	blobs   map[string]*policy.Blob // new ones
 	targets map[string]string       // of symbolic links, by blob id
 	found   findings
+
+	secretPaths map[string]string // paths that hold a secret themselves, and how to show them
 }
 
 func newInspection(q *Quarantine, w Work, pol *policy.Policy, scanners []Scanner) *inspection {
@@ -70,7 +72,8 @@ func newInspection(q *Quarantine, w Work, pol *policy.Policy, scanners []Scanner
 			dirs: map[string]map[string]treeEntry{}, known: map[[32]byte]bool{},
 		},
 		blobs: map[string]*policy.Blob{}, targets: map[string]string{},
-		found: newFindings(),
+		found:       newFindings(),
+		secretPaths: map[string]string{},
 	}
 }
 
@@ -304,6 +307,9 @@ func (in *inspection) scan(ctx context.Context, it Item, at string) error {
 			if f.Path == "" {
 				f.Path = it.Path
 			}
+			if it.Kind == PathItem && f.Level != policy.Report {
+				in.secretPaths[it.Path] = redactPath(it.Path, f.Column)
+			}
 			if f.Place == "" {
 				f.Place = at
 			}
@@ -313,6 +319,13 @@ func (in *inspection) scan(ctx context.Context, it Item, at string) error {
 	return nil
 }
 
+// redactPath keeps a path up to a few characters into the secret that begins at
+// the column.
+func redactPath(path string, column int) string {
+	const shown = 4 // as in a finding's excerpt: enough to know its kind
+	return path[:min(max(column-1, 0)+shown, len(path))] + "… (redacted)"
+}
+
 // maxChanges is how many changed paths a verdict lists.
 const maxChanges = 1000
 
@@ -320,6 +333,11 @@ func (in *inspection) finish(whole *policy.Policy) Verdict {
 	v := &in.verdict
 	v.Base, v.Tip, v.Tree = in.q.BaseOID, in.q.Tip, in.h.tipTree
 	v.Findings = in.found.sorted(in.h.commits)
+	for i, f := range v.Findings {
+		if shown, ok := in.secretPaths[f.Path]; ok {
+			v.Findings[i].Path = shown
+		}
+	}
 	v.Pass, v.Review = true, false
 	for _, f := range v.Findings {
 		switch f.Level {
@@ -335,7 +353,11 @@ func (in *inspection) finish(whole *policy.Policy) Verdict {
 	}
 	v.Changes = []Change{}
 	for _, c := range in.h.net[:min(len(in.h.net), maxChanges)] {
-		v.Changes = append(v.Changes, c.net())
+		n := c.net()
+		if shown, ok := in.secretPaths[n.Path]; ok {
+			n.Path = shown
+		}
+		v.Changes = append(v.Changes, n)
 	}
 	v.Digests = map[string]string{"policy": whole.Digest(), "base": in.q.BaseOID}
 	sum := sha256.New()

@@ -30,9 +30,14 @@ const tableWidth = 80
 func (v Verdict) WriteTable(w io.Writer, colour bool) error {
 	t := &table{w: bufio.NewWriter(w), colour: colour}
 	t.summary(v)
-	for _, f := range v.Findings {
-		t.finding(f)
-	}
+	t.findings(v.Findings)
+	return t.w.Flush()
+}
+
+// WriteFindings shows the findings alone, as WriteTable does.
+func WriteFindings(w io.Writer, fs []policy.Finding, colour bool) error {
+	t := &table{w: bufio.NewWriter(w), colour: colour}
+	t.findings(fs)
 	return t.w.Flush()
 }
 
@@ -84,6 +89,12 @@ func (t *table) summary(v Verdict) {
 	}
 	if len(parts) > 0 {
 		t.line("Findings: " + strings.Join(parts, ", "))
+	}
+}
+
+func (t *table) findings(fs []policy.Finding) {
+	for _, f := range fs {
+		t.finding(f)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/kickhq/kick/internal/escape"
 	"github.com/kickhq/kick/manager"
 	"github.com/kickhq/kick/policy"
+	"github.com/kickhq/kick/pushbroker"
 	"github.com/kickhq/kick/sandbox"
 	"github.com/kickhq/kick/workspace"
 )
@@ -45,7 +46,7 @@ func (p *Printer) Outcome(o manager.Outcome) {
 			p.Linef("           %s", escape.String(o.Remedy))
 		}
 	}
-	p.Findings(o.Findings)
+	p.findings(o.Findings)
 	p.unpublished(o.Unpublished)
 	for _, m := range o.Missing {
 		p.Linef("  %s %s", p.Paint(Red, "missing"), escape.String(m))
@@ -56,7 +57,7 @@ func (p *Printer) Outcome(o manager.Outcome) {
 	if o.KeptAt != "" {
 		p.Linef("")
 		p.Linef("  kept at %s", o.KeptAt)
-		if filepath.Base(o.KeptAt) == "out" { // not a live workspace
+		if filepath.Base(o.KeptAt) == "out" {
 			for _, c := range workspace.RestoreCommands(o.KeptAt) {
 				p.Linef("    %s", p.Paint(Bold, c))
 			}
@@ -103,50 +104,13 @@ func (p *Printer) unpublished(u *manager.Unpublished) {
 	}
 }
 
-// Findings prints findings, the worst first: the rule, the place, what to do.
-func (p *Printer) Findings(fs []policy.Finding) {
-	for _, level := range []policy.Level{policy.Block, policy.Review, policy.Report} {
-		for _, f := range fs {
-			if f.Level != level {
-				continue
-			}
-			st := map[policy.Level]Style{policy.Block: Red, policy.Review: Amber, policy.Report: Dim}[level]
-			p.Linef("")
-			p.Linef("  %s %s", p.Paint(st, fmt.Sprintf("%-6s", f.Level)), p.Paint(Bold, f.Rule))
-			if place := Place(f); place != "" {
-				p.Linef("         %s", place)
-			}
-			p.Linef("         %s", escape.String(f.Message))
-			if f.Excerpt != "" {
-				p.Linef("         %s", p.Paint(Dim, escape.String(f.Excerpt)))
-			}
-			if level != policy.Report {
-				p.Linef("         → %s", escape.String(f.Remedy))
-			}
-		}
-	}
-}
-
-// Place says where a finding is: path, line, commit.
-func Place(f policy.Finding) string {
-	var parts []string
-	if f.Path != "" {
-		s := escape.String(f.Path)
-		if f.Line > 0 {
-			s += fmt.Sprintf(":%d", f.Line)
-			if f.Column > 0 {
-				s += fmt.Sprintf(":%d", f.Column)
-			}
-		}
-		parts = append(parts, s)
-	}
-	if f.Place != "" {
-		parts = append(parts, "in the "+f.Place)
-	}
-	if f.Commit != "" {
-		parts = append(parts, fmt.Sprintf("commit %.12s", f.Commit))
-	}
-	return strings.Join(parts, ", ")
+// findings prints findings, the worst first: the rule, the place, what to do.
+func (p *Printer) findings(fs []policy.Finding) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.endLine()
+	// A terminal that is gone is noticed by the next print.
+	_ = pushbroker.WriteFindings(p.w, fs, p.color)
 }
 
 // Check prints one of doctor's checks.
