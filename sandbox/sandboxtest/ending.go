@@ -51,7 +51,7 @@ func (s *suite) wantSilence(t *testing.T, spec sandbox.LaunchSpec) {
 
 func (s *suite) timeout(t *testing.T) {
 	spec := s.script(t, stubborn)
-	spec.Limits.Wall = 2 * time.Second
+	spec.Limits.Wall = 4 * time.Second
 	r := s.start(t, spec)
 	r.waitFor("all run\n")
 	o := r.wait()

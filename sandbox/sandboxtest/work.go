@@ -236,7 +236,7 @@ func (s *suite) workUntouched(t *testing.T) {
 
 func (s *suite) workAfterTimeout(t *testing.T) {
 	k := s.workOn(t, commitOne+stubborn)
-	k.spec.Limits.Wall = 3 * time.Second
+	k.spec.Limits.Wall = 6 * time.Second // a commit and four processes, on a busy machine
 	o := s.run(t, k.spec)
 	if o.Reason != sandbox.ReasonTimeout {
 		t.Errorf("reason %s, %s, stderr %q", o.Reason, o.Detail, o.stderr)

@@ -43,6 +43,7 @@ func main() {
 		"write":       write,
 		"read":        read,
 		"memory":      memory,
+		"ids":         ids,
 	}[question]
 	if !ok {
 		fail(fmt.Errorf("no question %q", question))
@@ -400,6 +401,14 @@ func readOne(name string) error {
 	}
 	_, err = f.Read(make([]byte, 1))
 	return err
+}
+
+// ids tells real and effective user and group.
+func ids([]string) (map[string]string, error) {
+	return map[string]string{
+		"uid": strconv.Itoa(os.Getuid()), "euid": strconv.Itoa(os.Geteuid()),
+		"gid": strconv.Itoa(os.Getgid()), "egid": strconv.Itoa(os.Getegid()),
+	}, nil
 }
 
 // memory takes so many bytes and holds them for ever.
