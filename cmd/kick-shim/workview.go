@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -151,7 +151,7 @@ func (v *view) write() error {
 		head = "ref: refs/heads/unborn"
 	}
 	exclude, err := readSmall(v.root, ".git/info/exclude", 1<<20)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err != nil {
 		exclude = nil // what it would have hidden is then uncommitted work
 	}
 	alternates := v.dir + "/.git/objects\n"
@@ -173,16 +173,30 @@ func (v *view) write() error {
 			return err
 		}
 	}
-	// A split index has its other part beside it.
-	shared, err := filepath.Glob(filepath.Join(v.dir, ".git/sharedindex.*"))
+	return v.linkSharedIndex()
+}
+
+// linkSharedIndex links the other part of a split index, which git looks for
+// beside its settings.
+func (v *view) linkSharedIndex() error {
+	d, err := v.root.Open(".git")
 	if err != nil {
-		return nil // no pattern of ours is malformed; the index then reads as broken
+		return err
 	}
-	for _, p := range shared[:min(len(shared), 16)] {
-		if info, err := os.Lstat(p); err == nil && info.Mode().IsRegular() {
-			if err := os.Symlink(p, filepath.Join(v.tmp, filepath.Base(p))); err != nil {
+	defer d.Close()
+	for linked := 0; linked < 16; {
+		entries, err := d.ReadDir(1000)
+		for _, e := range entries {
+			if !strings.HasPrefix(e.Name(), "sharedindex.") || !e.Type().IsRegular() {
+				continue
+			}
+			if err := os.Symlink(filepath.Join(v.dir, ".git", e.Name()), filepath.Join(v.tmp, e.Name())); err != nil {
 				return err
 			}
+			linked++
+		}
+		if err != nil || len(entries) == 0 {
+			return nil // the end, or a directory that cannot be read on
 		}
 	}
 	return nil
