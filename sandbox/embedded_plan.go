@@ -29,25 +29,23 @@ const shimThreads = 16
 // specification translated into what the shim is to build, and into what the
 // host then checks.
 type plan struct {
-	spec     LaunchSpec
-	limits   Limits // resolved: 0 means none
-	asked    Limits // as the specification had them
-	mode     frame.Mode
-	hostUID  int
-	hostGID  int
-	asRoot   bool
-	clone    uintptr // namespaces that the shim starts in
-	root     rootSpec
-	jail     frame.Jail
-	config   frame.Config
-	landlock int // the kernel's version
+	spec    LaunchSpec
+	limits  Limits // resolved: 0 means none
+	mode    frame.Mode
+	hostUID int
+	hostGID int
+	asRoot  bool
+	clone   uintptr // namespaces that the shim starts in
+	root    rootSpec
+	jail    frame.Jail
+	config  frame.Config
 }
 
 var idForm = regexp.MustCompile(`^[a-z][a-z0-9-]{0,18}$`)
 
 // newPlan checks a specification and translates it for this host.
 func newPlan(spec LaunchSpec, mode frame.Mode) (*plan, error) {
-	p := &plan{spec: spec, mode: mode, asked: spec.Limits, limits: resolveLimits(spec.Limits)}
+	p := &plan{spec: spec, mode: mode, limits: resolveLimits(spec.Limits)}
 	p.clone = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
 	if err := p.checkSpec(); err != nil {
 		return nil, err
@@ -281,21 +279,22 @@ func (p *plan) tmpSize() int64 {
 // lockdown decides the rest.
 func (p *plan) lockdown() error {
 	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
-	if errno != 0 {
+	if errno != 0 && !slices.Contains(p.spec.AcceptWeaker, "landlock") {
 		return &Error{Kind: ErrIsolation, Op: "landlock", Err: errno, Remedy: remedyOf("landlock")}
 	}
 	filter, err := systemCallFilter()
 	if err != nil {
 		return &Error{Kind: ErrIsolation, Op: "seccomp", Err: err, Remedy: remedyOf("seccomp")}
 	}
-	p.landlock = int(abi)
 	p.jail = frame.Jail{
 		Unshare:    unix.CLONE_NEWCGROUP,
 		Hostname:   p.spec.ID,
 		Entries:    slices.Clone(p.root.entries),
 		NoNewPrivs: true,
-		Landlock:   &frame.Landlock{ABI: p.landlock, Rules: p.root.landlockRules},
 		Filter:     filter,
+	}
+	if errno == 0 {
+		p.jail.Landlock = &frame.Landlock{ABI: int(abi), Rules: p.root.landlockRules}
 	}
 	p.jail.Rlimits = []frame.Rlimit{{Resource: unix.RLIMIT_CORE, Value: 0}}
 	if p.limits.Disk > 0 {
