@@ -270,3 +270,27 @@ func processorTime() (own, children time.Duration) {
 	}
 	return of(syscall.RUSAGE_SELF), of(syscall.RUSAGE_CHILDREN)
 }
+
+// TestNoDescriptorLeaks runs alone: the tests that run side by side come later.
+func TestNoDescriptorLeaks(t *testing.T) {
+	e := newEmbedded(t)
+	count := func() int {
+		list, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list)
+	}
+	shell(t, e, "true") // opens what the runtime keeps
+	before := count()
+	for range 3 {
+		shell(t, e, "true")
+		launch(t, e, LaunchSpec{Command: []string{"no-such-program"}})
+		launch(t, e, LaunchSpec{Command: []string{"true"}, Image: "refused"})
+	}
+	e.weak.session = func(s *session) { s.plan.jail.Landlock = nil }
+	launch(t, e, LaunchSpec{Command: []string{"true"}})
+	if after := count(); after != before {
+		t.Errorf("%d descriptors are open, %d were", after, before)
+	}
+}
