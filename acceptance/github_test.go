@@ -91,6 +91,18 @@ func TestPullRequest(t *testing.T) {
 	}
 }
 
+// TestTextOfPullRequest shows that a report cannot carry a secret into the text
+// of a pull request.
+func TestTextOfPullRequest(t *testing.T) {
+	t.Parallel()
+	h := newHub(t, githubtest.Options{})
+	o, _ := runKick(t, filepath.Join(t.TempDir(), "s"), append(h.args, "--", "sh", "-c",
+		`echo hi >f; git add f; git commit -qm "add f"; printf '{"lane":"x","kind":"summary","summary":"see ghp_%s"}' Z9y8X7w6V5u4T3s2R1q0P9o8N7m6L5k4J3h2 >.hive/agent-report.json`)...)
+	if o.Outcome != manager.Refused || len(h.repo.Pulls()) != 0 || h.Pushes() != 0 {
+		t.Errorf("%s: %s, %d pushes", o.Outcome, o.Error, h.Pushes())
+	}
+}
+
 // TestServerRefuses shows what GitHub's own refusals become.
 func TestServerRefuses(t *testing.T) {
 	t.Parallel()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/kickhq/kick/policy"
@@ -82,6 +81,7 @@ func (r *run) broker(ctx context.Context) {
 	}
 }
 
+// inspect judges the work and, where there will be a pull request, its text.
 func (r *run) inspect(ctx context.Context, q *pushbroker.Quarantine, work pushbroker.Work) (pushbroker.Verdict, error) {
 	key, err := r.m.State.fingerprintKey()
 	if err != nil {
@@ -95,7 +95,27 @@ func (r *run) inspect(ctx context.Context, q *pushbroker.Quarantine, work pushbr
 	if err != nil {
 		return pushbroker.Verdict{}, err
 	}
-	return pushbroker.Inspect(ctx, q, work, r.req.Policy, scanner)
+	v, err := pushbroker.Inspect(ctx, q, work, r.req.Policy, scanner)
+	if err != nil || r.req.Publish != PublishPR {
+		return v, err
+	}
+	title, body := r.description(v, work.Branch).Text()
+	found, err := scanner.Text(ctx, []byte(title+"\n"+body))
+	if err != nil {
+		return v, err
+	}
+	for _, f := range found {
+		if f.Level == policy.Report {
+			continue
+		}
+		// Prompt and report are quoted there, and nobody reviews a text before
+		// it is public: what asks for a review blocks here.
+		f.Level, f.Place = policy.Block, "pull request text"
+		f.Remedy = "Take it out of the prompt, or have the agent leave it out of its report and its commit messages."
+		v.Findings = append([]policy.Finding{f}, v.Findings...)
+		v.Pass, v.Review = false, false
+	}
+	return v, nil
 }
 
 func (r *run) refuse(v pushbroker.Verdict, err error) {
@@ -137,13 +157,4 @@ func verdictDetail(v pushbroker.Verdict) string {
 		}
 	}
 	return strings.Join(parts, ", ")
-}
-
-// reports reads the agent's reports, oldest name first.
-func (r *run) reports() []string {
-	paths, err := filepath.Glob(filepath.Join(r.k.Path("out"), "agent-report*.json"))
-	if err != nil {
-		return nil
-	}
-	return paths
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/kickhq/kick/pushbroker"
@@ -17,11 +18,8 @@ func (r *run) publish(ctx context.Context, q *pushbroker.Quarantine, v pushbroke
 		Refs:         pushbroker.Refs{Branch: branch, Base: r.out.Base},
 		PullRequest:  r.req.Publish == PublishPR,
 		AcceptReview: r.req.AcceptReview || r.req.LocalCheckout,
-		Description: pushbroker.Description{
-			KickID: r.k.ID, Agent: r.req.Agent, Prompt: r.req.Prompt, Report: r.report1(),
-			Isolation: r.out.Isolation, Took: time.Duration(r.out.Timings["agent"] * float64(time.Second)), Version: r.m.Version,
-		},
-		Journal: r.k.Journal.Intend,
+		Description:  r.description(v, branch),
+		Journal:      r.k.Journal.Intend,
 	}
 	var pub pushbroker.Publication
 	err := r.step("publish", func() (detail string, err error) {
@@ -50,14 +48,26 @@ func published(p pushbroker.Publication) string {
 	return p.Branch
 }
 
-// report1 is the agent's first report, as it came; nil if there is none.
-func (r *run) report1() []byte {
-	for _, path := range r.reports() {
-		if b, err := os.ReadFile(path); err == nil {
-			return b
-		}
+// description is what the pull request will say.
+func (r *run) description(v pushbroker.Verdict, branch string) pushbroker.Description {
+	return pushbroker.Description{
+		KickID: r.k.ID, Agent: r.req.Agent, Prompt: r.req.Prompt, Report: r.agentReport(),
+		Isolation: r.out.Isolation, Took: time.Duration(r.out.Timings["agent"] * float64(time.Second)), Version: r.m.Version,
+		Refs: pushbroker.Refs{Branch: branch, Base: r.out.Base}, Verdict: v, Target: r.req.Target,
 	}
-	return nil
+}
+
+// agentReport is the agent's first report, as it came; nil if there is none.
+func (r *run) agentReport() []byte {
+	paths, err := filepath.Glob(filepath.Join(r.k.Path("out"), "agent-report*.json"))
+	if err != nil || len(paths) == 0 {
+		return nil
+	}
+	b, err := os.ReadFile(paths[0])
+	if err != nil {
+		r.out.Notes = append(r.out.Notes, "read the agent's report: "+err.Error())
+	}
+	return b
 }
 
 // reconcile asks the remote what became of a push that a dead kick had begun.

@@ -4,6 +4,7 @@
 # race detector), zip and an ordinary user. Needs root or sudo only if something
 # is missing.
 set -euo pipefail
+cd "$(dirname "$0")/.."
 
 sudo=()
 if [ "$(id -u)" != 0 ]; then sudo=(sudo); fi
@@ -22,3 +23,6 @@ if [ ${#need[@]} -gt 0 ]; then
 fi
 git --exec-path >/dev/null
 [ -x "$(git --exec-path)/git-http-backend" ] || { echo "setup: this git has no http-backend; install the distribution's full git" >&2; exit 1; }
+# GitHub's published API description, which the stand-in's answers are held
+# against.
+internal/githubtest/openapi.sh >/dev/null
