@@ -115,10 +115,16 @@ func TestDeadKick(t *testing.T) {
 	if st, err := s.Status(k.ID); err != nil || st != StatusDead {
 		t.Errorf("status %s, %v", st, err)
 	}
+	if dead, err := s.dead(); err != nil || len(dead) != 1 || dead[0] != k.ID {
+		t.Errorf("dead kicks %v, %v", dead, err)
+	}
 	m := &Manager{State: s, Launchers: map[string]sandbox.Launcher{}}
 	o, err := m.Recover(t.Context(), k.ID)
 	if err != nil || o.Outcome != Interrupted || o.Agent != "scanner" {
 		t.Errorf("recovered as %+v, %v", o, err)
+	}
+	if dead, err := s.dead(); err != nil || len(dead) != 0 {
+		t.Errorf("dead kicks after recovery: %v, %v", dead, err)
 	}
 	again, err := m.Recover(t.Context(), k.ID)
 	if err != nil || again.Outcome != Interrupted || !again.Finished.Equal(o.Finished) {
