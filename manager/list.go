@@ -43,13 +43,14 @@ func (s *State) Status(id string) (Status, error) {
 		return "", err
 	}
 	defer lock.Close()
-	switch err := unix.Flock(int(lock.Fd()), unix.LOCK_SH|unix.LOCK_NB); {
-	case errors.Is(err, unix.EWOULDBLOCK):
-		return StatusRunning, nil
-	case err != nil:
+	holder := unix.Flock_t{Type: unix.F_WRLCK}
+	if err := unix.FcntlFlock(lock.Fd(), unix.F_OFD_GETLK, &holder); err != nil {
 		return "", fmt.Errorf("look at the lock of kick %s: %w", id, err)
 	}
-	return StatusDead, nil
+	if holder.Type == unix.F_UNLCK {
+		return StatusDead, nil
+	}
+	return StatusRunning, nil
 }
 
 // List lists all kicks, the newest first.

@@ -20,7 +20,7 @@ import (
 //	mirrors/           mirrors of base branches (workspace.Cache)
 //	active/<id>        a symbolic link for every kick without a result yet
 //	kicks/<id>/        one kick:
-//	  lock             held (flock) while a process runs or recovers the kick
+//	  lock             held while a process runs or recovers the kick
 //	  journal.jsonl    what happened and what was about to happen: the truth
 //	  work/            the live workspace, only while the kick runs
 //	  out/             artifacts: bundles, archive, reports
@@ -126,9 +126,11 @@ func (s *State) lockKick(id string) (*Kick, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock kick %s: %w", id, err)
 	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	// An open-file-description lock: it goes with the process however that
+	// ends, and others can ask for it without taking it.
+	if err := unix.FcntlFlock(lock.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK}); err != nil {
 		_ = lock.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
+		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
 			return nil, ErrBusy
 		}
 		return nil, fmt.Errorf("lock kick %s: %w", id, err)
