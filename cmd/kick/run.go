@@ -43,7 +43,7 @@ Exit codes: 0 published, 2 usage, 10 nothing to publish, 11 agent failed,
 and the output says where.`,
 		Example: `  kick run -p "add a changelog" -- sh -c './agent < .hive/kick-prompt.txt'
   kick run --agent scanner                      # as kick.yaml says
-  kick run --repo https://github.com/acme/api --base main -- codex exec ...
+  kick run --repo https://github.com/acme/api --base main -- ./agent
   kick run --repo /srv/git/api.git --publish branch -o json -- ./agent`,
 		RunE: func(c *cobra.Command, command []string) error {
 			if at := c.ArgsLenAtDash(); at > 0 || (at < 0 && len(command) > 0) {
