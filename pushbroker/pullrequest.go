@@ -30,7 +30,7 @@ func (p *publisher) pullRequest(ctx context.Context) error {
 			}
 			pr, err = p.createPull(ctx, client)
 			var e *PublishError
-			if errors.As(err, &e) && strings.Contains(e.Message, "already exists") { // another broker was faster
+			if errors.As(err, &e) && strings.Contains(e.said(), "already exists") { // another broker was faster
 				if pr, err = p.findPull(ctx, client); pr == nil && err == nil {
 					err = e
 				}
@@ -130,12 +130,12 @@ func (p *publisher) decorate(ctx context.Context, client *github.Client, pr *git
 	})
 	if len(labels) > 0 {
 		if _, _, err := client.Issues.AddLabelsToIssue(ctx, t.Owner, t.Name, pr.GetNumber(), labels); err != nil {
-			p.warn("label pull request #%d %s: %s", pr.GetNumber(), strings.Join(labels, ", "), classifyAPI(ctx, "", err).Message)
+			p.warn("label pull request #%d %s: %s", pr.GetNumber(), strings.Join(labels, ", "), classifyAPI(ctx, "", err).said())
 		}
 	}
 	if len(p.req.Reviewers) > 0 && !p.pub.Existing {
 		if _, _, err := client.PullRequests.RequestReviewers(ctx, t.Owner, t.Name, pr.GetNumber(), github.ReviewersRequest{Reviewers: p.req.Reviewers}); err != nil {
-			p.warn("ask %s for a review: %s", strings.Join(p.req.Reviewers, ", "), classifyAPI(ctx, "", err).Message)
+			p.warn("ask %s for a review: %s", strings.Join(p.req.Reviewers, ", "), classifyAPI(ctx, "", err).said())
 		}
 	}
 }

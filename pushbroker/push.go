@@ -230,7 +230,7 @@ func (p *push) send(ctx context.Context) (pushed bool, err error) {
 		return false, e
 	case askErr != nil:
 		e.Reason = ReasonUnknown
-		e.Message += "; asking the remote what arrived: " + asPublishError("", ReasonNetwork, askErr).Message
+		e.Message += "; asking the remote what arrived: " + asPublishError("", ReasonNetwork, askErr).said()
 		return false, e
 	case have.refs[ref] == p.q.Tip:
 		// It arrived; or another broker of the same kick was faster.

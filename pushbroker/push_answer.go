@@ -174,11 +174,8 @@ func (e *PublishError) fromAnswer(a *github.ErrorResponse) {
 			e.Details = append(e.Details, escape.String(words))
 		}
 	}
-	if len(e.Details) > 0 {
-		e.Message += ": " + strings.Join(e.Details, "; ")
-	}
 	status := a.Response.StatusCode
-	if e.Message == "" {
+	if e.Message == "" && len(e.Details) == 0 {
 		e.Message = "the server answered " + escape.String(a.Response.Status)
 	}
 	switch {

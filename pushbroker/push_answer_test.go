@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kickhq/kick/internal/escape"
 	"github.com/kickhq/kick/internal/gitcmd"
@@ -51,6 +52,37 @@ func TestClassifyGit(t *testing.T) {
 			}
 			if e.remedy() == "" {
 				t.Error("no remedy")
+			}
+		})
+	}
+}
+
+// TestPublishErrorText holds the whole line that a person reads.
+func TestPublishErrorText(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		err  PublishError
+		want string
+	}{
+		"rules": {
+			PublishError{Op: "push b", Message: "GH013: Repository rule violations found for refs/heads/b.", Remedy: "Ask.", Details: []string{
+				"error: GH013: Repository rule violations found for refs/heads/b.", "- Commits must have verified signatures.", "- Cannot update this protected ref.",
+			}},
+			"push b: GH013: Repository rule violations found for refs/heads/b; Commits must have verified signatures; Cannot update this protected ref. Ask.",
+		},
+		"two secrets": {
+			PublishError{Op: "push b", Message: "GH013", Remedy: "Rotate them.", Details: []string{"AWS Key", "locations:", "path: a:1", "GitHub Token", "locations:", "path: b:2"}},
+			"push b: GH013; AWS Key; locations:; path: a:1; GitHub Token; path: b:2. Rotate them.",
+		},
+		"wait":            {PublishError{Op: "open", Message: "Slow down.", RetryAfter: time.Minute, Remedy: "Run again."}, "open: Slow down (wait 1m0s). Run again."},
+		"details alone":   {PublishError{Op: "open", Details: []string{"x."}, Remedy: "Run again."}, "open: x. Run again."},
+		"remedy alone":    {PublishError{Op: "open", Reason: ReasonServer}, "open. " + remedies[ReasonServer]},
+		"nothing to mend": {PublishError{Op: "open", Message: "It broke."}, "open: It broke"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := tc.err.Error(); got != tc.want {
+				t.Errorf("got  %s\nwant %s", got, tc.want)
 			}
 		})
 	}

@@ -3,6 +3,8 @@ package pushbroker
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/kickhq/kick/internal/escape"
@@ -61,16 +63,30 @@ type PublishError struct {
 // Error ends with what to do.
 func (e *PublishError) Error() string {
 	s := e.Op
-	if e.Message != "" {
-		s += ": " + e.Message
+	if said := e.said(); said != "" {
+		s += ": " + said
 	}
 	if e.RetryAfter > 0 {
 		s += fmt.Sprintf(" (wait %s)", e.RetryAfter.Round(time.Second))
 	}
 	if remedy := e.remedy(); remedy != "" {
-		s += ". " + remedy
+		s = strings.TrimRight(s, ". ") + ". " + remedy
 	}
 	return s
+}
+
+// said is the Message and what the Details add to it, on one line.
+func (e *PublishError) said() string {
+	var parts []string
+	for _, part := range append([]string{e.Message}, e.Details...) {
+		part = strings.TrimPrefix(part, "error: ")
+		part = strings.TrimRight(strings.TrimPrefix(part, "- "), ". ")
+		// A server repeats its first line, and its headings for each secret.
+		if part != "" && !slices.Contains(parts, part) {
+			parts = append(parts, part)
+		}
+	}
+	return strings.Join(parts, "; ")
 }
 
 func (e *PublishError) remedy() string {

@@ -3,6 +3,7 @@ package pushbroker
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/kickhq/kick/internal/escape"
@@ -29,7 +30,7 @@ func (r *Refusal) Error() string {
 	if n := len(r.Findings) - 1; n > 0 {
 		more = fmt.Sprintf(" (and %d more)", n)
 	}
-	return fmt.Sprintf("refused by rule %s: %s%s. %s", f.Rule, escape.String(f.Message), more, escape.String(f.Remedy))
+	return fmt.Sprintf("refused by rule %s: %s%s. %s", f.Rule, strings.TrimRight(escape.String(f.Message), "."), more, escape.String(f.Remedy))
 }
 
 // refuse returns a Refusal of one built-in rule.
