@@ -107,6 +107,32 @@ func TestPullRequestText(t *testing.T) {
 	}
 }
 
+// TestPullRequestCommands holds that the commands to look at the work can be
+// pasted: nothing of kick's own text is broken as hostile text is.
+func TestPullRequestCommands(t *testing.T) {
+	t.Parallel()
+	for url, api := range map[string]string{
+		"http://127.0.0.1:8080/acme/kick.git":      "http://127.0.0.1:8080/",
+		"https://github.com/acme/api.git":          "https://api.github.com/",
+		"https://ghe.example.com:8443/acme/x1.git": "https://ghe.example.com:8443/api/v3/",
+	} {
+		d := hostileDescription()
+		d.Target.URL, d.Target.API = url, api
+		_, body := d.Text()
+		want := "```sh\ngit fetch " + url + " " + kickBranch + "\ngit switch --detach FETCH_HEAD\n```\n"
+		if strings.Count(body, want) != 1 {
+			t.Errorf("the body has no %q:\n%s", want, body)
+		}
+	}
+	for _, branch := range []string{"kick/a/$(id)", "kick/a/x;id", "kick/a/`id`", "kick/a/x@y", "kick/a/issues/1"} {
+		d := plainDescription()
+		d.Refs.Branch = branch
+		if _, body := d.Text(); strings.Contains(body, "git fetch") {
+			t.Errorf("a command to paste holds the branch %q", branch)
+		}
+	}
+}
+
 // active is what GitHub acts on in raw text.
 var active = regexp.MustCompile(`(?i)@[a-z0-9]|#[0-9]|\bGH-[0-9]|://|\bwww\.|<!--|/(issues|pulls?|discussions)/[0-9]`)
 
