@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"github.com/kickhq/kick/internal/gitcmd"
@@ -25,6 +26,8 @@ type Checkout struct {
 	Dirty  bool   // tracked files have uncommitted changes
 }
 
+var ownedByAnother = regexp.MustCompile(`repository at '([^']*)'`)
+
 // ErrNone is a directory that is in no checkout.
 var ErrNone = errors.New("not in a git checkout")
 
@@ -33,7 +36,11 @@ func Find(ctx context.Context, dir string) (*Checkout, error) {
 	top, err := git(ctx, dir, "rev-parse", "--show-toplevel")
 	if err != nil {
 		if strings.Contains(err.Error(), "dubious ownership") {
-			return nil, fmt.Errorf("%s belongs to another user, so git refuses it: run `git config --global --add safe.directory DIR`, or pass --repo", dir)
+			where := dir
+			if m := ownedByAnother.FindStringSubmatch(err.Error()); m != nil {
+				where = m[1]
+			}
+			return nil, fmt.Errorf("%s belongs to another user, so git refuses it: run kick as its owner or, if you trust its owner, run: git config --global --add safe.directory '%s'", where, where)
 		}
 		return nil, ErrNone
 	}
@@ -47,7 +54,7 @@ func Find(ctx context.Context, dir string) (*Checkout, error) {
 	if c.Origin, err = git(ctx, dir, "config", "--get", "remote.origin.url"); err != nil {
 		c.Origin = ""
 	}
-	if c.Origin != "" && !strings.Contains(c.Origin, ":") && !filepath.IsAbs(c.Origin) {
+	if head, _, _ := strings.Cut(c.Origin, "/"); c.Origin != "" && !strings.Contains(head, ":") && !filepath.IsAbs(c.Origin) {
 		c.Origin = filepath.Join(top, c.Origin) // a relative path is relative to the checkout
 	}
 	out, err := git(ctx, dir, "-c", "core.fsmonitor=false", "status", "--porcelain", "--untracked-files=no")

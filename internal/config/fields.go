@@ -159,7 +159,7 @@ var agentFields = []field[agentBlock]{
 		object{"type": "string", "minLength": 1}, func(d *decoder, p place, b *agentBlock) { set(d, p, &b.repo, readRepo) }},
 	{"base", "Branch to start from, without refs/heads/. Default: the repository's default branch.",
 		object{"type": "string", "minLength": 1}, func(d *decoder, p place, b *agentBlock) { set(d, p, &b.base, readBranch) }},
-	{"publish", "What is done with the commits: pr pushes a branch and opens a pull request, branch only pushes, none keeps them here. Default: pr.",
+	{"publish", "What is done with the commits: pr pushes a branch and opens a pull request, branch only pushes, none keeps them here. Default: pr where the forge has pull requests, else branch.",
 		object{"enum": publishValues}, func(d *decoder, p place, b *agentBlock) { set(d, p, &b.publish, readPublish) }},
 	{"env", "Environment variables and their values, as written. Credentials are refused by name and by value; the value " + credential.DummyKey + " is allowed.",
 		object{"type": []string{"object", "null"}, "propertyNames": object{"pattern": envName.String()},

@@ -34,7 +34,7 @@ type Resolved struct {
 	Command      Value[[]string]
 	Repo         Value[string] // empty: the current checkout
 	Base         Value[string] // empty: the repository's default branch
-	Publish      Value[string]
+	Publish      Value[string] // empty: pr where the forge has pull requests, else branch
 	// Variables are the explicit environment: the agent's env over that of its
 	// kind. Env adds what comes from the host.
 	Variables map[string]Value[string]
@@ -65,7 +65,7 @@ func (c *Config) Agent(name string) (Resolved, error) {
 		Output:       first(own.limits.output, all.limits.output, def.Output),
 		Repo:         first(a.repo, nil, ""),
 		Base:         first(a.base, nil, ""),
-		Publish:      first(a.publish, nil, PublishPR),
+		Publish:      first(a.publish, nil, ""),
 		Variables:    map[string]Value[string]{},
 	}
 	if r.Image.Value != "" && !usesImage(r.Runtime.Value) {

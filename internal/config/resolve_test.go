@@ -81,7 +81,7 @@ func TestPrecedence(t *testing.T) {
 		{"command as a list", own.Command, Value[[]string]{[]string{"make", "test"}, "kick.yaml:9 agents.own.command"}},
 		{"command as a string", inherits.Command.Value, []string{"sh", "-c", "make test"}},
 		{"publish", own.Publish, Value[string]{PublishNone, "kick.yaml:12 agents.own.publish"}},
-		{"publish by default", closed.Publish, Value[string]{PublishPR, "default"}},
+		{"publish by default", closed.Publish, Value[string]{"", "default"}},
 		{"kind by default", closed.Kind, Value[string]{"claude", "default"}},
 		{"kind's command", closed.Command.Source, "kind claude"},
 		{"both gates", own.Enabled, Value[bool]{true, "kick.yaml:15 agents.own.sandbox.enabled"}},

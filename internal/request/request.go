@@ -254,7 +254,7 @@ func settings(req *manager.Request, o Options) error {
 func places(ctx context.Context, req *manager.Request, o Options) error {
 	req.Source = workspace.Source{Repo: o.Repo, Base: o.Base}
 	if o.Repo != "" {
-		if !strings.Contains(o.Repo, ":") {
+		if localPath(o.Repo) {
 			abs, err := filepath.Abs(o.Repo)
 			if err != nil {
 				return fmt.Errorf("--repo %s: %w", o.Repo, err)
@@ -286,6 +286,13 @@ func places(ctx context.Context, req *manager.Request, o Options) error {
 	return nil
 }
 
+// localPath tells a path from a URL and from host:path, as git does: a colon
+// after a slash is part of a path.
+func localPath(repo string) bool {
+	head, _, _ := strings.Cut(repo, "/")
+	return !strings.Contains(head, ":")
+}
+
 // held are the credentials in kick's own environment: their values must not
 // leave through an agent's work.
 func held(environ []string) map[string]string {
@@ -293,9 +300,21 @@ func held(environ []string) map[string]string {
 	out := map[string]string{}
 	for _, kv := range environ {
 		name, value, _ := strings.Cut(kv, "=")
-		if len(value) >= tooShort && value != credential.DummyKey && (credential.IsName(name) || credential.LooksLike(value)) && !filepath.IsAbs(value) {
+		if len(value) >= tooShort && value != credential.DummyKey && (credential.IsName(name) || credential.LooksLike(value)) && !isPath(name, value) {
 			out[name] = value
 		}
 	}
 	return out
+}
+
+var pathName = regexp.MustCompile(`(?i)(FILE|PATH|DIR|HOME|SOCK|CONFIG|NETRC|ASKPASS)$`)
+
+// isPath tells the path of a file or socket, as in SSH_AUTH_SOCK, from a
+// credential: that may begin with a slash too, as one in 64 keys in base64 does.
+func isPath(name, value string) bool {
+	if !filepath.IsAbs(value) {
+		return false
+	}
+	_, err := os.Lstat(value)
+	return err == nil || pathName.MatchString(name)
 }

@@ -114,10 +114,23 @@ agents:
 	}
 }
 
+func TestLocalPath(t *testing.T) {
+	t.Parallel()
+	for repo, want := range map[string]bool{
+		"r.git": true, "../r.git": true, "/srv/r.git": true, "./it:is": true, "/srv/it:is": true, "it is": true,
+		"https://example.com/r": false, "git@example.com:r": false, "host:r": false, "file:///srv/r": false,
+	} {
+		if got := localPath(repo); got != want {
+			t.Errorf("%s: %v", repo, got)
+		}
+	}
+}
+
 func TestHeld(t *testing.T) {
 	t.Parallel()
-	got := held([]string{"HOME=/root", "GITHUB_TOKEN=abcdefghij", "SHORT_TOKEN=x", "PLAIN=ghp_Z9y8X7w6V5u4T3s2R1q0P9o8N7m6L5k4J3h2", "KUBECONFIG=/etc/kube", "OPENAI_API_KEY=kick-dummy-key"})
-	if len(got) != 2 || got["GITHUB_TOKEN"] == "" || got["PLAIN"] == "" {
+	got := held([]string{"HOME=/root", "GITHUB_TOKEN=abcdefghij", "SHORT_TOKEN=x", "PLAIN=ghp_Z9y8X7w6V5u4T3s2R1q0P9o8N7m6L5k4J3h2", "KUBECONFIG=/etc/kube", "OPENAI_API_KEY=kick-dummy-key",
+		"MY_ASKPASS=/nope/askpass", "NPM_TOKEN=" + os.TempDir(), "AWS_SECRET_ACCESS_KEY=/bPxRfiCYzzMPLEKwJalrXUtnFEMIK7MD"})
+	if len(got) != 3 || got["AWS_SECRET_ACCESS_KEY"] == "" || got["GITHUB_TOKEN"] == "" || got["PLAIN"] == "" {
 		t.Errorf("held %q", got)
 	}
 }
