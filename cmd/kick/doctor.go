@@ -1,13 +1,13 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kickhq/kick/internal/doctor"
+	"github.com/kickhq/kick/internal/escape"
 	"github.com/kickhq/kick/internal/ui"
 )
 
@@ -24,9 +24,7 @@ provable here, 1 when something else is wrong.`,
 			shim, shimErr := loadShim()
 			checks := doctor.Run(c.Context(), g.stateDir, shim, shimErr)
 			if output == "json" {
-				enc := json.NewEncoder(os.Stdout)
-				enc.SetIndent("", "  ")
-				if err := enc.Encode(checks); err != nil {
+				if err := escape.JSON(os.Stdout, checks); err != nil {
 					return err
 				}
 			} else {

@@ -1,13 +1,13 @@
 package main
 
 import (
-	"encoding/json"
+	"fmt"
 	"os"
 	"text/tabwriter"
 
-	"fmt"
-
 	"github.com/spf13/cobra"
+
+	"github.com/kickhq/kick/internal/escape"
 )
 
 func newLs(g *globals) *cobra.Command {
@@ -35,9 +35,7 @@ func lsRun(g *globals, output string) error {
 		return err
 	}
 	if output == "json" {
-		enc := json.NewEncoder(os.Stdout)
-		enc.SetIndent("", "  ")
-		return enc.Encode(list)
+		return escape.JSON(os.Stdout, list)
 	}
 	if len(list) == 0 {
 		fmt.Println("no kick yet: kick run -- COMMAND starts one")

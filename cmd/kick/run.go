@@ -2,12 +2,12 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/kickhq/kick/internal/escape"
 	"github.com/kickhq/kick/internal/request"
 	"github.com/kickhq/kick/internal/ui"
 )
@@ -116,16 +116,16 @@ func runRun(ctx context.Context, g *globals, o *runOptions) error {
 		return err
 	}
 	if o.output == "json" {
-		enc := json.NewEncoder(os.Stdout)
-		enc.SetIndent("", "  ")
-		if jerr := enc.Encode(out); jerr != nil {
+		if jerr := escape.JSON(os.Stdout, out); jerr != nil {
 			return jerr
 		}
 	} else {
 		if !o.quiet {
 			p.Outcome(out)
 		}
-		os.Stdout.WriteString(ui.ResultLine(out) + "\n")
+		if _, werr := os.Stdout.WriteString(ui.ResultLine(out) + "\n"); werr != nil {
+			return werr
+		}
 	}
 	if err != nil {
 		return err

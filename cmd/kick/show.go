@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kickhq/kick/internal/escape"
 	"github.com/kickhq/kick/internal/ui"
 	"github.com/kickhq/kick/manager"
 )
@@ -55,9 +56,7 @@ func showRun(g *globals, name, output string) error {
 		return err
 	}
 	if output == "json" {
-		enc := json.NewEncoder(os.Stdout)
-		enc.SetIndent("", "  ")
-		return enc.Encode(o)
+		return escape.JSON(os.Stdout, o)
 	}
 	p := ui.New(os.Stdout)
 	p.Linef("%s  agent %s on %s  %s", o.ID, o.Agent, o.Repo, o.Started.Local().Format("2006-01-02 15:04:05"))

@@ -118,6 +118,21 @@ func (l *line) write(b *strings.Builder, r rune) {
 	b.WriteRune(r)
 }
 
+// plain returns how much of p, in the middle of a line, is visible ASCII that
+// can begin no command. Nearly all output is, and an agent that writes without
+// end shall not keep the host busy.
+func (l *line) plain(p []byte) int {
+	if !l.begun || l.colon || l.hash != "" {
+		return 0
+	}
+	for i, c := range p {
+		if c < ' ' || c > '~' || c == '#' {
+			return i
+		}
+	}
+	return len(p)
+}
+
 // Writer escapes a stream of lines for w, keeping its state between writes, so
 // that a sequence that is split over chunks is seen whole. Line breaks and
 // tabs stay, a carriage return before a line break goes, and sequences that
@@ -189,6 +204,11 @@ func (e *Writer) convert(b *strings.Builder, in []byte, end bool) int {
 			}
 		case !utf8.FullRune(rest) && !end:
 			return i
+		}
+		if n := e.line.plain(rest); n > 0 {
+			b.Write(rest[:n])
+			i += n
+			continue
 		}
 		r, n := utf8.DecodeRune(rest)
 		if r == '\n' || r == '\t' {
