@@ -1,0 +1,37 @@
+package acceptance
+
+import (
+	"bytes"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// TestDemo runs the README's first command, and the same where there is no
+// repository to work on.
+func TestDemo(t *testing.T) {
+	t.Parallel()
+	for name, dir := range map[string]string{"here": "..", "elsewhere": t.TempDir()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cmd := exec.Command(kick, "demo")
+			cmd.Dir = dir
+			var stdout, stderr bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &stdout, &stderr
+			if err := cmd.Run(); err != nil {
+				t.Fatalf("%v\n%s", err, stderr.String())
+			}
+			lines := strings.Split(strings.TrimSpace(stdout.String()), "\n")
+			for i, want := range []string{"published", "refused", "refused"} {
+				if len(lines) != 3 || !strings.HasPrefix(lines[i], want) {
+					t.Fatalf("results:\n%s", stdout.String())
+				}
+			}
+			for _, want := range []string{"github-token", ".github/workflows/lint.yml", "Pull request #1", "interfaces: lo", "kept at"} {
+				if !strings.Contains(stderr.String(), want) {
+					t.Errorf("the demonstration does not show %q:\n%s", want, stderr.String())
+				}
+			}
+		})
+	}
+}
