@@ -50,7 +50,7 @@ func (s *State) fingerprintKey() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("fingerprint key: %w", err)
 	}
-	defer os.Remove(tmp.Name())
+	defer func() { _ = os.Remove(tmp.Name()) }() // a leftover holds a key that nothing uses
 	_, werr := tmp.Write(key)
 	if err := errors.Join(werr, tmp.Sync(), tmp.Close()); err != nil {
 		return nil, fmt.Errorf("fingerprint key: %w", err)

@@ -131,7 +131,7 @@ var commitRules = []Rule{{
 			return "not valid UTF-8: " + why
 		}
 		for i, r := range c.Message {
-			if escape.Control(r) && r != '\n' && r != '\t' && r != '\r' || escape.Bidi(r) || 0xE0000 <= r && r <= 0xE007F || 0x200B == r {
+			if escape.Control(r) && r != '\n' && r != '\t' && r != '\r' || escape.Bidi(r) || 0xE0000 <= r && r <= 0xE007F || r == 0x200B {
 				return fmt.Sprintf("U+%04X on line %d", r, 1+strings.Count(c.Message[:i], "\n"))
 			}
 		}

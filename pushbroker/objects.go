@@ -27,8 +27,9 @@ type objectReader struct {
 	out    *bufio.Reader
 	outEnd *os.File
 	cancel context.CancelFunc
-	done   chan error // the child's end
-	broken error      // set when an answer was left half read
+	done   chan struct{} // closed at the end of the child
+	ended  error         // what it ended with, once done
+	broken error         // set when an answer was left half read
 }
 
 // startObjectReader starts the child, which waits for questions. It ends with
@@ -43,11 +44,12 @@ func startObjectReader(ctx context.Context, g gitcmd.Git) (*objectReader, error)
 		return nil, errors.Join(fmt.Errorf("make pipe: %w", err), qr.Close(), qw.Close())
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	r := &objectReader{in: qw, out: bufio.NewReaderSize(ar, 64<<10), outEnd: ar, cancel: cancel, done: make(chan error, 1)}
+	r := &objectReader{in: qw, out: bufio.NewReaderSize(ar, 64<<10), outEnd: ar, cancel: cancel, done: make(chan struct{})}
 	go func() {
+		defer close(r.done)
 		err := g.Run(ctx, qr, aw, "cat-file", "--batch-command", "--buffer")
 		// Once closed here, a question is answered by EPIPE and EOF.
-		r.done <- errors.Join(err, qr.Close(), aw.Close())
+		r.ended = errors.Join(err, qr.Close(), aw.Close())
 	}()
 	return r, nil
 }
@@ -95,11 +97,10 @@ func (r *objectReader) fail(err error) error {
 	_ = r.in.Close()
 	r.cancel()
 	select {
-	case cerr := <-r.done:
-		r.done <- nil
+	case <-r.done:
 		var gerr *gitcmd.Error
-		if errors.As(cerr, &gerr) && gerr.Stderr != "" {
-			err = fmt.Errorf("%w: %w", err, cerr)
+		if errors.As(r.ended, &gerr) && gerr.Stderr != "" {
+			err = fmt.Errorf("%w: %w", err, r.ended)
 		}
 	case <-time.After(5 * time.Second):
 	}

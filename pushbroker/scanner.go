@@ -9,6 +9,7 @@ import (
 // ItemKind says what an Item's bytes are.
 type ItemKind string
 
+// The kinds.
 const (
 	BlobItem    ItemKind = "blob"           // content of a file
 	CommitItem  ItemKind = "commit"         // a commit object as it is: headers, identities and message

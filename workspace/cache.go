@@ -226,7 +226,7 @@ func (e entry) advance(ctx context.Context, s *session, old *generation) (*gener
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(tmp)
+	defer func() { _ = os.RemoveAll(tmp) }() // sweep removes what stays
 	m := manifest{Repo: s.arg, Branch: e.branch}
 	if m.OID, err = e.fetchInto(ctx, s, tmp); err != nil {
 		return nil, err
@@ -249,7 +249,7 @@ func (e entry) advance(ctx context.Context, s *session, old *generation) (*gener
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(alone)
+	defer func() { _ = os.RemoveAll(alone) }()
 	local := &session{remote: remote{arg: tmp, protocol: "file"}}
 	if _, err := e.fetchInto(ctx, local, alone); err != nil {
 		return nil, err

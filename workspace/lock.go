@@ -25,10 +25,13 @@ func lock(ctx context.Context, path string, how int) (*os.File, error) {
 	} else if !errors.Is(err, unix.EWOULDBLOCK) {
 		return nil, errors.Join(err, f.Close())
 	}
-	got := make(chan error, 1)
-	go func() { got <- flock(f, how) }()
+	got := make(chan struct{})
+	go func() {
+		defer close(got)
+		err = flock(f, how)
+	}()
 	select {
-	case err := <-got:
+	case <-got:
 		if err != nil {
 			return nil, errors.Join(err, f.Close())
 		}
@@ -36,7 +39,7 @@ func lock(ctx context.Context, path string, how int) (*os.File, error) {
 	case <-ctx.Done():
 		// The system call cannot be taken back: whoever holds the lock ends
 		// it, and then it is given up at once.
-		go func() { <-got; f.Close() }()
+		go func() { <-got; _ = f.Close() }()
 		return nil, context.Cause(ctx)
 	}
 }

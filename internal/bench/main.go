@@ -6,6 +6,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -40,8 +41,8 @@ type suite struct {
 	report         bytes.Buffer
 }
 
-func bench(kick, gitleaks string, runs int, out string) error {
-	kick, err := filepath.Abs(kick)
+func bench(kick, gitleaks string, runs int, out string) (err error) {
+	kick, err = filepath.Abs(kick)
 	if err != nil {
 		return err
 	}
@@ -49,7 +50,7 @@ func bench(kick, gitleaks string, runs int, out string) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	s := &suite{kick: kick, gitleaks: gitleaks, runs: runs, dir: dir}
 	fmt.Fprintf(&s.report, "# Benchmarks\n\n`make bench` on %s/%s, %d CPUs, %s, git %s. Wall time in milliseconds, median (min) of %d runs, the\ncommands in turn in one run. Machines differ and are shared: the ratios count.\n",
 		runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version(), gitVersion(), runs)
@@ -152,10 +153,9 @@ func (s *suite) kickOnce(bare string) (whole, first time.Duration, err error) {
 
 // plainOnce is what a script would do without kick. Its commit is made outside
 // the measured time.
-func (s *suite) plainOnce(bare string, i int) (time.Duration, error) {
+func (s *suite) plainOnce(bare string, i int) (total time.Duration, err error) {
 	work := filepath.Join(s.dir, fmt.Sprintf("plain%d", i))
-	defer os.RemoveAll(work)
-	var total time.Duration
+	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
 	step := func(name string, args ...string) error {
 		d, err := timed(work, name, args...)
 		total += d

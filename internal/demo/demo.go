@@ -61,13 +61,13 @@ var scenes = []scene{
 }
 
 // Run shows the scenes and returns an error if one does not end as it must.
-func Run(ctx context.Context, o Options) error {
+func Run(ctx context.Context, o Options) (err error) {
 	began := time.Now()
 	dir, err := os.MkdirTemp("", "kick-demo-")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	source, err := history(ctx, o.Source, filepath.Join(dir, "source.git"))
 	if err != nil {
 		return err
@@ -76,7 +76,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	defer hub.Close()
+	defer func() { err = errors.Join(err, hub.Close()) }()
 	repo, err := hub.AddRepo("acme", "kick", githubtest.RepoOptions{From: source})
 	if err != nil {
 		return err

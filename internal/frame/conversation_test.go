@@ -115,8 +115,8 @@ func TestConversation(t *testing.T) {
 			if !errors.Is(err, tt.want) {
 				t.Fatalf("after %d messages: %v, want %v", n, err, tt.want)
 			}
-			if tt.want != io.ErrUnexpectedEOF {
-				if _, again := c.Next(); again != io.EOF {
+			if !errors.Is(tt.want, io.ErrUnexpectedEOF) {
+				if _, again := c.Next(); !errors.Is(again, io.EOF) {
 					t.Errorf("after the end: %v", again)
 				}
 			}

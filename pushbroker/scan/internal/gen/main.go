@@ -118,8 +118,11 @@ func compile(conf gitleaksConfig) (rules []rule, stop []string, err error) {
 	superseded := map[string]bool{}
 	for _, o := range ruleset.Own {
 		s, err := shape.Of(o.Expr)
-		if err != nil || len(s.Anchors) == 0 {
-			return nil, nil, fmt.Errorf("rule %s: no literal of %d letters that every match holds (%v)", o.ID, shape.MinAnchor, err)
+		if err != nil {
+			return nil, nil, fmt.Errorf("rule %s: %w", o.ID, err)
+		}
+		if len(s.Anchors) == 0 {
+			return nil, nil, fmt.Errorf("rule %s: no literal of %d letters that every match holds", o.ID, shape.MinAnchor)
 		}
 		for _, id := range o.Supersedes {
 			superseded[id] = true

@@ -6,6 +6,7 @@ package ruleset
 // Grade says how sure a strike is.
 type Grade string
 
+// The grades.
 const (
 	Certain  Grade = "certain"  // blocks the push
 	Possible Grade = "possible" // asks a person

@@ -36,6 +36,7 @@ type Anchor struct {
 // Reach says how unbounded parts of a match end.
 type Reach byte
 
+// The reaches.
 const (
 	Bounded   Reach = iota // there are none
 	ToSpace                // they hold no white space
