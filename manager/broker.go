@@ -31,7 +31,7 @@ func (r *run) broker(ctx context.Context) {
 		IdentityName: r.req.Identity.Name, IdentityEmail: r.req.Identity.Email,
 	}
 	dir := r.k.Path("quarantine.git")
-	defer os.RemoveAll(dir)
+	defer func() { r.note("remove the quarantine", os.RemoveAll(dir)) }()
 	var q *pushbroker.Quarantine
 	err := r.step("ingest", func() (detail string, err error) {
 		if q, err = pushbroker.Ingest(ctx, dir, work, pushbroker.IngestLimits{}); err != nil {
@@ -51,7 +51,7 @@ func (r *run) broker(ctx context.Context) {
 		r.fail(codeFor(ctx, err, Internal), err)
 		return
 	}
-	defer q.Close()
+	defer func() { r.note("close the quarantine", q.Close()) }()
 	r.out.Commit, r.out.Commits = q.Tip, len(q.Commits)
 
 	var v pushbroker.Verdict

@@ -64,9 +64,7 @@ func (r *run) agentReport() []byte {
 		return nil
 	}
 	b, err := os.ReadFile(paths[0])
-	if err != nil {
-		r.out.Notes = append(r.out.Notes, "read the agent's report: "+err.Error())
-	}
+	r.note("read the agent's report", err)
 	return b
 }
 

@@ -65,12 +65,19 @@ type run struct {
 // fail records how the kick ended, if it has not ended already.
 func (r *run) fail(code Code, err error) {
 	if r.out.Outcome != "" {
-		r.out.Notes = append(r.out.Notes, err.Error())
+		r.note("after the end", err)
 		return
 	}
 	r.out.Outcome = code
 	if err != nil {
 		r.out.Error = err.Error()
+	}
+}
+
+// note records what went wrong without changing how the kick ended.
+func (r *run) note(doing string, err error) {
+	if err != nil {
+		r.out.Notes = append(r.out.Notes, doing+": "+err.Error())
 	}
 }
 
@@ -159,7 +166,7 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 	if err != nil {
 		return sandbox.Result{}, &sandbox.Error{Kind: sandbox.ErrRuntime, Op: "open transcript", Err: err}
 	}
-	defer transcript.Close()
+	defer func() { r.note("close the transcript", transcript.Close()) }()
 	shown := io.Writer(transcript)
 	if r.req.Output != nil {
 		shown = io.MultiWriter(transcript, r.req.Output)
@@ -182,11 +189,11 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 		if err != nil {
 			return sandbox.Result{}, &sandbox.Error{Kind: sandbox.ErrRuntime, Op: "open the egress audit", Err: err}
 		}
-		defer audit.Close()
+		defer func() { r.note("close the egress audit", audit.Close()) }()
 		if gateway, err = egress.Listen(ctx, r.k.Path("egress"), r.k.ID, r.req.Agent, audit); err != nil {
 			return sandbox.Result{}, &sandbox.Error{Kind: sandbox.ErrRuntime, Op: "open the egress gateway", Err: err}
 		}
-		defer gateway.Close()
+		defer func() { r.note("egress", gateway.Close()) }()
 		spec.Egress = sandbox.Egress{Socket: r.k.Path("egress/gateway.sock"), Port: gatewayPort}
 	}
 	spec.OnEvent = func(e sandbox.Event) {
@@ -199,7 +206,7 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 			err = errors.Join(err, r.k.Journal.Note("agent-started", nil))
 		case sandbox.EventExited:
 			if gateway != nil {
-				gateway.Close()
+				_ = gateway.Close() // closing again, at the end, gives the same error
 			}
 			err = errors.Join(err, r.k.Journal.Note("agent-exited", nil))
 			r.report("agent", "ended; everything else in its sandbox is dead", began, nil)
@@ -213,9 +220,7 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 		return sandbox.Result{}, &sandbox.Error{Kind: sandbox.ErrRuntime, Op: "journal", Err: err}
 	}
 	res, runErr := launcher.Run(ctx, spec)
-	if ferr := errors.Join(stdout.Flush(), stderr.Flush(), err); ferr != nil {
-		r.out.Notes = append(r.out.Notes, "transcript or journal: "+ferr.Error())
-	}
+	r.note("transcript or journal", errors.Join(stdout.Flush(), stderr.Flush(), err))
 	return res, runErr
 }
 

@@ -17,7 +17,7 @@ import (
 )
 
 // withWork takes a kick's kept commits into a quarantine for the time of f.
-func withWork(ctx context.Context, s *State, id string, f func(g gitcmd.Git, base, tip string) error) error {
+func withWork(ctx context.Context, s *State, id string, f func(g gitcmd.Git, base, tip string) error) (err error) {
 	entries, err := readJournal(filepath.Join(s.KickDir(id), "journal.jsonl"))
 	if err != nil {
 		return err
@@ -33,18 +33,18 @@ func withWork(ctx context.Context, s *State, id string, f func(g gitcmd.Git, bas
 	if err != nil {
 		return err
 	}
-	defer pinned.Release()
+	defer func() { err = errors.Join(err, pinned.Release()) }()
 	tmp, err := os.MkdirTemp(s.KickDir(id), "look-")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(tmp)
+	defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
 	dir := filepath.Join(tmp, "quarantine.git")
 	q, err := pushbroker.Ingest(ctx, dir, pushbroker.Work{KickID: id, Agent: agent, Bundle: bundle, Mirror: mirror, BaseOID: base}, pushbroker.IngestLimits{})
 	if err != nil {
 		return err
 	}
-	defer q.Close()
+	defer func() { err = errors.Join(err, q.Close()) }()
 	return f(gitcmd.Git{Dir: dir}, base, q.Tip)
 }
 
