@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/kickhq/kick/policy"
@@ -37,7 +39,7 @@ func (r *run) broker(ctx context.Context) {
 		if q, err = pushbroker.Ingest(ctx, dir, work, pushbroker.IngestLimits{}); err != nil {
 			return "", err
 		}
-		return fmt.Sprintf("%d new commits, %d objects, every one checked", len(q.Commits), len(q.Objects)), r.k.Journal.Note("ingested", map[string]string{"commit": q.Tip})
+		return fmt.Sprintf("%s, %s, every one checked", count(len(q.Commits), "new commit"), count(len(q.Objects), "object")), r.k.Journal.Note("ingested", map[string]string{"commit": q.Tip})
 	})
 	var refusal *pushbroker.Refusal
 	switch {
@@ -83,15 +85,7 @@ func (r *run) broker(ctx context.Context) {
 
 // inspect judges the work and, where there will be a pull request, its text.
 func (r *run) inspect(ctx context.Context, q *pushbroker.Quarantine, work pushbroker.Work) (pushbroker.Verdict, error) {
-	key, err := r.m.State.fingerprintKey()
-	if err != nil {
-		return pushbroker.Verdict{}, err
-	}
-	held, err := scan.NewHeld(key, r.req.Held)
-	if err != nil {
-		return pushbroker.Verdict{}, err
-	}
-	scanner, err := scan.New(scan.Options{Key: key, Held: held})
+	scanner, err := r.scanner()
 	if err != nil {
 		return pushbroker.Verdict{}, err
 	}
@@ -118,6 +112,56 @@ func (r *run) inspect(ctx context.Context, q *pushbroker.Quarantine, work pushbr
 	return v, nil
 }
 
+// scanner returns the one that judges the task and the work.
+func (r *run) scanner() (*scan.Scanner, error) {
+	key, err := r.m.State.fingerprintKey()
+	if err != nil {
+		return nil, err
+	}
+	held, err := scan.NewHeld(key, r.req.Held)
+	if err != nil {
+		return nil, err
+	}
+	return scan.New(scan.Options{Key: key, Held: held})
+}
+
+// errSecretTask is a task that would carry a credential into the sandbox.
+var errSecretTask = errors.New("no credential enters a sandbox")
+
+// admit refuses a task that holds a credential: any in the prompt and in the
+// variables, and one that this process holds also in the command. A script may
+// well name the form of one, to write a test for instance.
+func (r *run) admit(ctx context.Context) error {
+	scanner, err := r.scanner()
+	if err != nil {
+		return err
+	}
+	type place struct {
+		name, text string
+		heldOnly   bool
+	}
+	places := []place{{"the prompt", r.req.Prompt, false}, {"the agent's command", strings.Join(r.req.Command, "\n"), true}}
+	for _, name := range slices.Sorted(maps.Keys(r.req.Env)) {
+		places = append(places, place{"the agent's variable " + name, name + "=" + r.req.Env[name], false})
+	}
+	for _, p := range places {
+		found, err := scanner.Text(ctx, []byte(p.text))
+		if err != nil {
+			return fmt.Errorf("scan %s: %w", p.name, err)
+		}
+		for _, f := range found {
+			if f.Level == policy.Block && (f.Rule == scan.HeldRule || !p.heldOnly) {
+				f.Place, f.Remedy = p.name, "take it out; rotate it if others could read it"
+				r.out.Findings = append(r.out.Findings, f)
+			}
+		}
+	}
+	if len(r.out.Findings) > 0 {
+		return fmt.Errorf("the task holds a secret, and %w", errSecretTask)
+	}
+	return nil
+}
+
 func (r *run) refuse(v pushbroker.Verdict, err error) {
 	r.out.Findings = v.Findings
 	r.saveVerdict(v)
@@ -128,6 +172,13 @@ func (r *run) saveVerdict(v pushbroker.Verdict) {
 	if err := writeJSON(r.k.Path("verdict.json"), v); err != nil {
 		r.out.Notes = append(r.out.Notes, "save the verdict: "+err.Error())
 	}
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 func verdictDetail(v pushbroker.Verdict) string {

@@ -105,8 +105,11 @@ func (r *run) report(name, detail string, began time.Time, err error) {
 func (r *run) line(ctx context.Context) {
 	if err := r.step("prepare", func() (string, error) { return r.prepare(ctx) }); err != nil {
 		code := FetchFailed
-		if errors.Is(err, workspace.ErrSource) {
+		switch {
+		case errors.Is(err, workspace.ErrSource):
 			code = Usage
+		case errors.Is(err, errSecretTask):
+			code = Refused
 		}
 		r.fail(codeFor(ctx, err, code), err)
 		return
@@ -121,6 +124,9 @@ func (r *run) line(ctx context.Context) {
 
 // prepare gets the base and makes the workspace.
 func (r *run) prepare(ctx context.Context) (string, error) {
+	if err := r.admit(ctx); err != nil {
+		return "", err
+	}
 	cache := workspace.Cache{Dir: r.m.State.MirrorsDir()}
 	base, err := cache.Fetch(ctx, r.req.Source)
 	if r.req.AfterFetch != nil {

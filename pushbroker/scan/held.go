@@ -39,6 +39,9 @@ type heldForm struct {
 	owner int // index into names
 }
 
+// HeldRule is the rule of a finding that is a held value.
+const HeldRule = "held-value"
+
 // NewHeld makes the set of values by name. Each is found as it is, in base64
 // (of any alignment, both alphabets), in hexadecimal, percent-encoded, in
 // UTF-16 and reversed; the scanner's decoding finds it in more. key, at least 16 bytes,

@@ -315,7 +315,7 @@ func (s *Scanner) finding(data []byte, f found) policy.Finding {
 	out := policy.Finding{Level: f.level, Excerpt: excerpt(f)}
 	if f.rule == heldRule {
 		name := s.held.names[f.held]
-		out.Rule = "held-value"
+		out.Rule = HeldRule
 		out.Message = fmt.Sprintf("this is the value of %s, which this kick process holds", name)
 		out.Remedy = fmt.Sprintf("rotate %s at once, find out how the agent came by it, and remove it from every commit", name)
 		out.Fingerprint = s.fingerprint(out.Rule, name)
