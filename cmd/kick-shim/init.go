@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -22,10 +23,11 @@ const killGrace = 2 * time.Second
 // initProcess is process 1 of a finished sandbox: it tells the host that it is
 // ready, waits for its word and does what the mode says.
 func initProcess() error {
-	// Process 1 gets only signals that it has handlers for, and Go's runtime
-	// has handlers for all; without this the agent could end its own init.
-	signals := make(chan os.Signal, 64)
-	signal.Notify(signals)
+	// With this, a write to a host that is gone is an error and not a signal.
+	signal.Notify(make(chan os.Signal, 1))
+	if err := ignoreSignals(); err != nil {
+		return err
+	}
 	// What the caller left open. The Go runtime's own descriptors do not exist
 	// yet, since nothing has been polled.
 	if err := unix.CloseRange(3, math.MaxUint32, 0); err != nil {
@@ -63,6 +65,30 @@ func initProcess() error {
 		}
 	}
 	return w.Write(frame.Goodbye, nil)
+}
+
+// ignoreSignals keeps the agent from ending its own process 1. The kernel gives
+// process 1 only those signals that it has handlers for, and Go's runtime has
+// handlers for all, which take one that was sent with the look of a fault
+// (rt_sigqueueinfo) for a fault of this program. So there are none but that by
+// which the runtime interrupts its own threads. A true fault ends the process
+// all the same.
+func ignoreSignals() error {
+	if os.Getpid() != 1 {
+		return nil // the default would end any other process
+	}
+	const setSize = 8      // bytes of the kernel's signal set
+	var byDefault [64]byte // struct sigaction of the kernel, all zero: SIG_DFL
+	for sig := syscall.Signal(1); sig <= 64; sig++ {
+		if sig == syscall.SIGKILL || sig == syscall.SIGSTOP || sig == syscall.SIGURG {
+			continue
+		}
+		_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&byDefault)), 0, setSize, 0, 0)
+		if errno != 0 {
+			return fmt.Errorf("ignore signal %d: %w", sig, errno)
+		}
+	}
+	return nil
 }
 
 func awaitGo(in *frame.Reader) error {

@@ -162,6 +162,13 @@ func (s *suite) firstProcess(t *testing.T) {
 	if o.Reason != sandbox.ReasonExited || o.ExitCode != 5 || o.stdout != "alive\n" {
 		t.Errorf("after signals to process 1: %s, exit code %d, stdout %q, %s", o.Reason, o.ExitCode, o.stdout, o.Detail)
 	}
+	// Nor does it take a signal for a fault of its own: it would end, and with
+	// it the sandbox, as if the runtime had failed.
+	spec := s.probing(t)
+	spec.Command = []string{"sh", "-c", "./probe faults && exit 5"}
+	if o := s.run(t, spec); o.Reason != sandbox.ReasonExited || o.ExitCode != 5 {
+		t.Errorf("after signals that look like faults: %s, exit code %d, stdout %q, stderr %q, %s", o.Reason, o.ExitCode, o.stdout, o.stderr, o.Detail)
+	}
 }
 
 // A set-user-id program gains nothing: one of the command's own, and, where the
