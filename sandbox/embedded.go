@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -149,6 +150,9 @@ func (s *session) outcome(res *Result, overDisk bool) {
 			ReasonDiskLimit:   fmt.Sprintf("the disk limit of %d bytes was reached", limits.Disk),
 			ReasonStartFailed: "the sandbox did not start in time" + s.lastWords(),
 		}[*killed]
+		if s.dog.why != "" && (res.Reason == ReasonOutOfMemory || res.Reason == ReasonDiskLimit) {
+			res.Detail = s.dog.why
+		}
 		if s.broke != nil {
 			res.Detail = s.broke.Error()
 		}
@@ -158,7 +162,7 @@ func (s *session) outcome(res *Result, overDisk bool) {
 			res.Reason, res.Detail = ReasonStartFailed, "the sandbox ended before the command started"+s.lastWords()
 		}
 	case failed && overDisk:
-		res.Reason, res.Detail = ReasonDiskLimit, fmt.Sprintf("the disk limit of %d bytes was reached", limits.Disk)
+		res.Reason, res.Detail = ReasonDiskLimit, cmp.Or(s.dog.why, fmt.Sprintf("the disk limit of %d bytes was reached", limits.Disk))
 	case failed && s.dog.full:
 		res.Reason, res.Detail = ReasonProcessLimit, fmt.Sprintf("the limit of %d processes was reached", limits.Processes)
 	}

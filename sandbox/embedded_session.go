@@ -89,7 +89,9 @@ func (s *session) start() (err error) {
 		s.dog.disk = p.limits.Disk
 	}
 	if !s.group.limits("memory-limit") {
-		s.dog.memory = p.limits.Memory
+		if s.dog.memory = p.limits.Memory; s.dog.memory > 0 {
+			s.dog.reserve = hostReserve()
+		}
 	}
 	if !s.group.limits("process-limit") {
 		s.dog.processes = p.limits.Processes
@@ -328,7 +330,7 @@ func (s *session) limitProperties() []Property {
 		disk = "tmpfs sizes"
 	}
 	return []Property{
-		limit("memory-limit", p.limits.Memory == 0, fmt.Sprintf("watchdog: at most %d bytes of resident and shared memory, looked at at least every %v", p.limits.Memory, watchMaxMemory)),
+		limit("memory-limit", p.limits.Memory == 0, fmt.Sprintf("watchdog: at most %d bytes of resident and shared memory, looked at at least every %v; %d bytes are left to the host", p.limits.Memory, watchMaxMemory, s.dog.reserve)),
 		limit("process-limit", p.limits.Processes == 0, fmt.Sprintf("RLIMIT_NPROC in the user namespace, %d", p.limits.Processes+shimThreads)),
 		limit("cpu-limit", p.limits.CPUs == 0, ""),
 		limit("disk-limit", p.limits.Disk == 0, disk),

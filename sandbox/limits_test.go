@@ -55,6 +55,45 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// An agent that takes memory where no watchdog sees it ends before the host is
+// short of it.
+func TestHostMemory(t *testing.T) {
+	t.Parallel()
+	if r := hostReserve(); r < 64<<20 || r > 1<<30 {
+		t.Errorf("reserve %d", r)
+	}
+	e := newEmbedded(t)
+	total, ok := hostMemory("MemTotal")
+	if !ok || total < 64<<20 {
+		t.Fatalf("the host has %d bytes of memory", total)
+	}
+	e.weak.session = func(s *session) { s.dog.reserve = total + 1 } // no host has so much left
+	r := launch(t, e, LaunchSpec{Command: []string{"/bin/sh", "-c", "sleep 100"}})
+	if r.err != nil || r.Reason != ReasonOutOfMemory || !strings.Contains(r.Detail, "the host had") {
+		t.Errorf("%v, %s, %s", r.err, r.Reason, r.Detail)
+	}
+	// Empty files take memory too.
+	full := launch(t, newEmbedded(t), LaunchSpec{
+		Command: []string{"/bin/sh", "-c", "cd /tmp; seq 60000 | xargs touch; sleep 2; exit 1"},
+		Limits:  Limits{Memory: 40 << 20},
+	})
+	if full.err != nil || full.Reason != ReasonOutOfMemory {
+		t.Errorf("60,000 empty files in memory: %v, %s, exit code %d, %s, peak %+v", full.err, full.Reason, full.ExitCode, full.Detail, full.Peak)
+	}
+}
+
+// A tree that is too deep to be measured is not called too large.
+func TestDeepDirectories(t *testing.T) {
+	t.Parallel()
+	r := launch(t, newEmbedded(t), LaunchSpec{
+		Command:   []string{"/bin/sh", "-c", "i=0; while [ $i -lt 400 ]; do mkdir d && cd d; i=$((i+1)); done; exit 1"},
+		Workspace: Workspace{Dir: workspaceDir(t)},
+	})
+	if r.err != nil || r.Reason != ReasonDiskLimit || !strings.Contains(r.Detail, "deep") {
+		t.Errorf("%v, %s, %s", r.err, r.Reason, r.Detail)
+	}
+}
+
 func TestCPULimit(t *testing.T) {
 	t.Parallel()
 	r := launch(t, newEmbedded(t), LaunchSpec{Command: []string{"true"}, Limits: Limits{CPUs: 0.5}})

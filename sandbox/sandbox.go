@@ -232,7 +232,7 @@ const (
 	ReasonSignaled     Reason = "signaled"      // the command was killed by a signal from inside; see Signal
 	ReasonTimeout      Reason = "timeout"       // Limits.Wall was reached
 	ReasonCancelled    Reason = "cancelled"     // the context ended
-	ReasonOutOfMemory  Reason = "out-of-memory" // Limits.Memory was reached
+	ReasonOutOfMemory  Reason = "out-of-memory" // Limits.Memory was reached, or the host had too little left
 	ReasonProcessLimit Reason = "process-limit" // the command failed and Limits.Processes had been reached
 	ReasonDiskLimit    Reason = "disk-limit"    // Limits.Disk was reached
 	ReasonIsolation    Reason = "isolation"     // a property could not be proved; nothing ran

@@ -3,6 +3,7 @@ package sandbox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -26,8 +27,12 @@ type watchdog struct {
 	disk      int64  // bytes; 0: no limit
 	workspace string // host path, empty: none on disk
 	peak      Usage
+	// reserve is the memory in bytes that the host must have left; 0: whatever.
+	reserve int64
 	// full tells that the process limit was seen reached.
 	full bool
+	// why says more of the limit that was reached, where there is more to say.
+	why string
 }
 
 // Each watcher looks at most so often, and seldom enough to cost no more than
@@ -48,6 +53,12 @@ func (w *watchdog) run(ctx context.Context, exceeded func(Reason)) {
 	if w.disk > 0 && w.workspace != "" {
 		disk = time.After(watchMin)
 	}
+	var host <-chan time.Time
+	if w.reserve > 0 {
+		t := time.NewTicker(watchMin)
+		defer t.Stop()
+		host = t.C
+	}
 	for {
 		begin := time.Now()
 		select {
@@ -60,6 +71,12 @@ func (w *watchdog) run(ctx context.Context, exceeded func(Reason)) {
 				return
 			}
 			memory = time.After(interval(time.Since(begin), watchMaxMemory))
+		case <-host:
+			if left, ok := hostMemory("MemAvailable"); ok && left < w.reserve {
+				w.say(fmt.Sprintf("the host had %d bytes of memory left, less than the %d that are kept for others", left, w.reserve))
+				exceeded(ReasonOutOfMemory)
+				return
+			}
 		case <-disk:
 			begin = time.Now()
 			if w.lookAtDisk(ctx) {
@@ -69,6 +86,36 @@ func (w *watchdog) run(ctx context.Context, exceeded func(Reason)) {
 			disk = time.After(interval(time.Since(begin), watchMaxDisk))
 		}
 	}
+}
+
+func (w *watchdog) say(why string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.why = why
+}
+
+// hostReserve is how much memory is kept free for the rest of the host. What a
+// process holds without having it mapped (files in memory, segments of System
+// V, buffers of sockets) is no process's in /proc, so an agent can take more
+// than its limit unseen. It shall not be the kernel that then looks for a
+// victim: the agent looks small to it.
+func hostReserve() int64 {
+	total, _ := hostMemory("MemTotal")
+	return min(max(total/32, 64<<20), 1<<30)
+}
+
+// hostMemory reads a line of /proc/meminfo, in bytes.
+func hostMemory(name string) (int64, bool) {
+	b, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0, false
+	}
+	for line := range strings.Lines(string(b)) {
+		if value, ok := strings.CutPrefix(line, name+":"); ok {
+			return kilobytes(strings.TrimSpace(value)), true
+		}
+	}
+	return 0, false
 }
 
 func interval(cost, longest time.Duration) time.Duration {
@@ -101,6 +148,7 @@ func (w *watchdog) lookAtDisk(ctx context.Context) bool {
 	defer w.mu.Unlock()
 	n, err := diskUsage(ctx, w.workspace)
 	if errors.Is(err, errTooDeep) {
+		w.why = err.Error() + " in the workspace, which cannot be measured"
 		return true // what cannot be measured is over the limit
 	}
 	if err != nil {
@@ -189,8 +237,12 @@ func tmpfsUsage(dir string) int64 {
 	if err := unix.Statfs(dir, &s); err != nil || s.Type != unix.TMPFS_MAGIC {
 		return 0
 	}
-	return int64(s.Blocks-s.Bfree) * s.Bsize
+	return int64(s.Blocks-s.Bfree)*s.Bsize + int64(s.Files-s.Ffree)*tmpfsInode
 }
+
+// tmpfsInode is the kernel memory of an empty file in a tmpfs: its inode and
+// its name (struct shmem_inode_info and dentry, 64-bit, rounded).
+const tmpfsInode = 1 << 10
 
 // inodeCost is what is counted for a file beside its blocks, so that very many
 // empty files count too. It is the size of an inode on ext4 and XFS.
