@@ -391,6 +391,9 @@ func (r *run) finish() (Outcome, error) {
 			r.out.Notes = append(r.out.Notes, "close the artifacts: "+err.Error())
 		}
 	}
+	if r.out.Isolation.Properties == nil {
+		r.out.Isolation.Properties = []sandbox.Property{} // in JSON: a list, always
+	}
 	r.out.KeptAt = r.kept()
 	r.out.ExitCode = r.out.Outcome.ExitCode()
 	r.out.Finished = time.Now().UTC()

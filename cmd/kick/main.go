@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -110,9 +111,12 @@ In a git checkout, this is the whole of it:
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       version,
+		Args:          args(known),
+		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
+	root.SuggestionsMinimumDistance = 2
 	root.SetVersionTemplate("kick {{.Version}}\n")
-	root.PersistentFlags().StringVar(&g.stateDir, "state-dir", "", "`directory` of kicks, mirrors and kept work (default $XDG_STATE_HOME/kick)")
+	root.PersistentFlags().StringVar(&g.stateDir, "state-dir", "", "`directory` of kicks, mirrors and kept work (default $XDG_STATE_HOME/kick, else ~/.local/state/kick)")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usagef("%w\nRun `%s --help` for the flags.", err, c.CommandPath())
 	})
@@ -140,4 +144,18 @@ func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 		}
 		return nil
 	}
+}
+
+// known refuses a word that is no command, and names the ones that are near.
+func known(c *cobra.Command, a []string) error {
+	if len(a) == 0 {
+		return nil
+	}
+	msg := fmt.Sprintf("unknown command %q", a[0])
+	if near := c.SuggestionsFor(a[0]); len(near) > 0 {
+		msg += ": did you mean " + strings.Join(near, " or ") + "?"
+	} else {
+		msg += ": `kick --help` lists the commands"
+	}
+	return errors.New(msg)
 }

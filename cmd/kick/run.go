@@ -2,7 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -10,6 +14,9 @@ import (
 	"github.com/kickhq/kick/internal/escape"
 	"github.com/kickhq/kick/internal/request"
 	"github.com/kickhq/kick/internal/ui"
+	"github.com/kickhq/kick/manager"
+	"github.com/kickhq/kick/policy"
+	"github.com/kickhq/kick/sandbox"
 )
 
 type runOptions struct {
@@ -37,10 +44,13 @@ checkout without a remote is its own forge: the result is a local branch.
 The agent's prompt lies in .hive/kick-prompt.txt in its working directory. Steps
 and the agent's output go to stderr, the result to stdout.
 
-Exit codes: 0 published, 2 usage, 10 nothing to publish, 11 agent failed,
-12 timed out, 13 refused, 14 isolation not provable, 15 runtime failed,
-16 push failed, 130 cancelled. Work that is not on the remote is always kept,
-and the output says where.`,
+Exit codes: 0 published, 1 base not fetched or a fault of this host, 2 usage,
+10 nothing to publish, 11 agent failed, 12 timed out, 13 refused, 14 isolation
+not provable, 15 runtime failed, 16 push failed, 130 cancelled. Work that is
+not on the remote is always kept, and the output says where.
+
+A repository on GitHub is reached with a GitHub App (--github-app-id and
+--github-app-key) or with a token of yours in KICK_GITHUB_TOKEN.`,
 		Example: `  kick run -p "add a changelog" -- sh -c './agent < .hive/kick-prompt.txt'
   kick run --agent scanner                      # as kick.yaml says
   kick run --repo https://github.com/acme/api --base main -- ./agent
@@ -78,7 +88,7 @@ and the output says where.`,
 	f.StringVar(&o.GitHubAppKey, "github-app-key", os.Getenv("KICK_GITHUB_APP_KEY_FILE"), "`file` with the GitHub App's private key (KICK_GITHUB_APP_KEY_FILE)")
 	f.StringVar(&o.GitHubAPI, "github-api", os.Getenv("KICK_GITHUB_API_URL"), "REST `URL` of a GitHub Enterprise host (KICK_GITHUB_API_URL)")
 	f.StringVarP(&o.output, "output", "o", "text", "text or json")
-	f.BoolVarP(&o.quiet, "quiet", "q", false, "no steps and no agent output on stderr")
+	f.BoolVarP(&o.quiet, "quiet", "q", false, "no steps and no agent output on stderr, only why it went wrong")
 	return c
 }
 
@@ -86,52 +96,78 @@ func runRun(ctx context.Context, g *globals, o *runOptions) error {
 	if o.output != "text" && o.output != "json" {
 		return usagef("--output %s: want text or json", o.output)
 	}
+	// A reader of the steps who goes away does not end the kick half-way: a
+	// write then fails, instead of killing this process. Ignoring the signal
+	// would be inherited by every git.
+	gone := make(chan os.Signal, 1)
+	signal.Notify(gone, syscall.SIGPIPE)
+
+	p := ui.New(os.Stderr)
+	began := time.Now()
+	out, err := kickOnce(ctx, g, o, p)
+	if out.ID == "" && o.output == "json" {
+		// A program that reads the object learns of this as of any other end.
+		out = manager.Outcome{Outcome: outcomeOf(err), Agent: o.Agent, Repo: o.Repo, Base: o.Base, Error: err.Error(),
+			Findings: []policy.Finding{}, Timings: map[string]float64{}, Started: began.UTC(), Finished: time.Now().UTC(),
+			Isolation: sandbox.Isolation{Properties: []sandbox.Property{}}}
+		out.ExitCode = out.Outcome.ExitCode()
+	}
+	var werr error
+	switch {
+	case o.output == "json":
+		werr = escape.JSON(os.Stdout, out)
+	case out.ID != "":
+		// --quiet leaves out how it went, not why it went wrong.
+		if !o.quiet || out.ExitCode != 0 {
+			p.Outcome(out)
+		}
+		_, werr = os.Stdout.WriteString(ui.ResultLine(out) + "\n")
+	}
+	switch {
+	case err != nil:
+		return err
+	case out.ExitCode != 0:
+		return exit{out.ExitCode}
+	case werr != nil:
+		return fmt.Errorf("kick %s is %s, but the result could not be written: %w", out.ID, out.Outcome, werr)
+	}
+	return nil
+}
+
+// kickOnce builds the request and runs it. An outcome without an id is none:
+// the error says why nothing ran.
+func kickOnce(ctx context.Context, g *globals, o *runOptions, p *ui.Printer) (manager.Outcome, error) {
 	if o.promptFile != "" {
 		if o.Prompt != "" {
-			return usagef("--prompt and --prompt-file are both given: choose one")
+			return manager.Outcome{}, usagef("--prompt and --prompt-file are both given: choose one")
 		}
-		p, err := request.ReadPrompt(o.promptFile)
+		prompt, err := request.ReadPrompt(o.promptFile)
 		if err != nil {
-			return usageError{err}
+			return manager.Outcome{}, usageError{err}
 		}
-		o.Prompt = p
+		o.Prompt = prompt
 	}
 	req, err := request.Build(ctx, o.Options)
 	if err != nil {
-		return usageError{err}
+		return manager.Outcome{}, usageError{err}
 	}
 	m, err := g.manager()
 	if err != nil {
-		return err
+		return manager.Outcome{}, err
 	}
-	p := ui.New(os.Stderr)
 	if !o.quiet {
 		req.Progress = p.Step
 		if o.output == "text" {
 			req.Output = p.Output()
 		}
 	}
-	out, err := m.Run(ctx, req)
-	if out.ID == "" {
-		return err
+	return m.Run(ctx, req)
+}
+
+func outcomeOf(err error) manager.Code {
+	var u usageError
+	if errors.As(err, &u) {
+		return manager.Usage
 	}
-	if o.output == "json" {
-		if jerr := escape.JSON(os.Stdout, out); jerr != nil {
-			return jerr
-		}
-	} else {
-		if !o.quiet {
-			p.Outcome(out)
-		}
-		if _, werr := os.Stdout.WriteString(ui.ResultLine(out) + "\n"); werr != nil {
-			return werr
-		}
-	}
-	if err != nil {
-		return err
-	}
-	if out.ExitCode != 0 {
-		return exit{out.ExitCode}
-	}
-	return nil
+	return manager.Internal
 }

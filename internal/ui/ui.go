@@ -114,8 +114,8 @@ func (o outputWriter) Write(b []byte) (int, error) {
 		buf.WriteString(line)
 		p.mid = !strings.HasSuffix(line, "\n")
 	}
-	if _, err := p.w.Write(buf.Bytes()); err != nil {
-		return 0, err
-	}
+	// A terminal that is gone must not end what is written beside it, the
+	// transcript.
+	_, _ = p.w.Write(buf.Bytes())
 	return len(b), nil
 }
