@@ -54,16 +54,23 @@ const newNamespaces = unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
 // what the profile says of them.
 var narrowed = map[string][][]condition{
 	"clone": {{{arg: 0, mask: newNamespaces, value: 0}}},
-	// Local sockets, the Internet protocols (the sandbox has loopback alone)
-	// and the routing table. Everything else is kernel surface, and AF_VSOCK
-	// is not confined by network namespaces.
+	// Local sockets, TCP and UDP (the sandbox has loopback alone) and the
+	// routing table. Everything else is kernel surface, other protocols of the
+	// Internet too, and AF_VSOCK is not confined by network namespaces.
 	"socket": {
 		{{arg: 0, value: unix.AF_UNIX}},
-		{{arg: 0, value: unix.AF_INET}},
-		{{arg: 0, value: unix.AF_INET6}},
+		{{arg: 0, value: unix.AF_INET}, {arg: 2, value: 0}},
+		{{arg: 0, value: unix.AF_INET}, {arg: 2, value: unix.IPPROTO_TCP}},
+		{{arg: 0, value: unix.AF_INET}, {arg: 2, value: unix.IPPROTO_UDP}},
+		{{arg: 0, value: unix.AF_INET6}, {arg: 2, value: 0}},
+		{{arg: 0, value: unix.AF_INET6}, {arg: 2, value: unix.IPPROTO_TCP}},
+		{{arg: 0, value: unix.AF_INET6}, {arg: 2, value: unix.IPPROTO_UDP}},
 		{{arg: 0, value: unix.AF_NETLINK}, {arg: 2, value: unix.NETLINK_ROUTE}},
 	},
-	"socketpair": {{{arg: 0, value: unix.AF_UNIX}}},
+	// Huge pages are a pool of the host that no limit of ours counts.
+	"memfd_create": {{{arg: 1, mask: unix.MFD_HUGETLB, value: 0}}},
+	"mmap":         {{{arg: 3, mask: unix.MAP_HUGETLB, value: 0}}},
+	"socketpair":   {{{arg: 0, value: unix.AF_UNIX}}},
 	// Typing into a terminal, and driving the console's selection.
 	"ioctl": {{{arg: 1, value: unix.TIOCSTI, not: true}, {arg: 1, value: unix.TIOCLINUX, not: true}}},
 	// A debugger may start its own process; nothing may attach to another.
