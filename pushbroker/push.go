@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -15,8 +14,8 @@ import (
 	"github.com/kickhq/kick/internal/githubapp"
 )
 
-// Push timeouts. A remote that is reached sends something at least once a
-// minute (http.lowSpeedTime); these bound the whole.
+// Push timeouts. gitcmd.Remote ends a talk with a remote that says nothing;
+// these bound the whole.
 const (
 	listTimeout = time.Minute
 	pushTimeout = 10 * time.Minute
@@ -51,7 +50,11 @@ func Push(ctx context.Context, q *Quarantine, t Target, refs Refs, token githuba
 		}
 		defer release()
 	}
-	p := &push{q: q, refs: refs, remote: remoteGit{target: t, token: token}, op: op}
+	remote, err := newRemoteGit(t, token)
+	if err != nil {
+		return false, err
+	}
+	p := &push{q: q, refs: refs, remote: remote, op: op}
 	have, err := p.remote.list(ctx, "HEAD", "refs/heads/"+refs.Base, "refs/heads/"+refs.Branch)
 	if err != nil {
 		return false, err
@@ -112,7 +115,7 @@ func checkBranchName(name string) error {
 type push struct {
 	q      *Quarantine
 	refs   Refs
-	remote remoteGit
+	remote *remoteGit
 	op     string
 }
 
@@ -165,7 +168,7 @@ func (p *push) knownTips(ctx context.Context, remoteBase string) ([]string, erro
 			return known, err
 		}
 		const ref = "refs/kick/remote-base"
-		_, err := p.remote.run(ctx, p.q.Dir, pushTimeout, "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--no-auto-maintenance",
+		_, err := p.remote.git.Output(ctx, p.q.Dir, pushTimeout, "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--no-auto-maintenance",
 			"--negotiation-tip="+p.q.BaseOID, "--", p.remote.target.URL, "+refs/heads/"+p.refs.Base+":"+ref)
 		if err != nil {
 			return nil, classifyGit(ctx, p.op+": fetch "+p.refs.Base+", which moved on", "", err)
@@ -211,7 +214,7 @@ func (p *push) known(ctx context.Context, oids []string) ([]string, error) {
 // became of it.
 func (p *push) send(ctx context.Context) (pushed bool, err error) {
 	ref := "refs/heads/" + p.refs.Branch
-	report, err := p.remote.run(ctx, p.q.Dir, pushTimeout, "push", "--porcelain", "--no-verify", "--no-signed", "--no-follow-tags", "--no-progress",
+	report, err := p.remote.git.Output(ctx, p.q.Dir, pushTimeout, "push", "--porcelain", "--no-verify", "--no-signed", "--no-follow-tags", "--no-progress",
 		"--recurse-submodules=no", "--force-with-lease="+ref+":", "--", p.remote.target.URL, p.q.Tip+":"+ref)
 	if err == nil {
 		return true, nil
@@ -244,42 +247,25 @@ func (p *push) send(ctx context.Context) (pushed bool, err error) {
 // remoteGit runs git against a target.
 type remoteGit struct {
 	target Target
-	token  githubapp.Token
+	git    gitcmd.Remote
 }
 
-// run runs git with the target's one protocol and the token on descriptor 3.
-// It returns git's output also with an error.
-func (r remoteGit) run(ctx context.Context, dir string, timeout time.Duration, args ...string) ([]byte, error) {
-	config, fd3, err := credential(r.target, r.token)
-	if err != nil {
-		return nil, err
+// newRemoteGit refuses a token that no server made, without repeating it.
+func newRemoteGit(t Target, token githubapp.Token) (*remoteGit, error) {
+	r := &remoteGit{target: t, git: gitcmd.Remote{Protocol: t.Protocol}}
+	if t.Protocol == "file" {
+		r.git.Path = t.URL
 	}
-	g := gitcmd.Git{Dir: dir, Protocols: r.target.Protocol, Config: config, Limits: gitcmd.Limits{Deadline: timeout}}
-	if fd3 != nil {
-		defer fd3.Close()
-		g.ExtraFiles = []*os.File{fd3}
+	if token.IsZero() {
+		return r, nil
 	}
-	switch r.target.Protocol {
-	case "https":
-		// A proxy and a private certificate authority are the host's matter.
-		g.Env = fromEnv("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR", "GIT_SSL_CAINFO")
-		fallthrough
-	case "http":
-		g.Config = append(g.Config, "http.lowSpeedLimit=1000", "http.lowSpeedTime=60")
-	case "ssh":
-		g.Env = append(fromEnv("SSH_AUTH_SOCK"), "GIT_SSH_COMMAND=ssh -o BatchMode=yes -o ConnectTimeout=30 -o ServerAliveInterval=15", "GIT_SSH_VARIANT=ssh")
+	value := token.Value()
+	if len(value) > 4096 || strings.ContainsFunc(value, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return nil, publishError(ReasonUsage, "use the token", "it is longer than 4096 characters or holds some that no token has: check how it was given")
 	}
-	return g.Output(ctx, nil, args...)
-}
-
-func fromEnv(names ...string) []string {
-	var env []string
-	for _, n := range names {
-		if v, ok := os.LookupEnv(n); ok {
-			env = append(env, n+"="+v)
-		}
-	}
-	return env
+	// hostForm leaves nothing that a shell or git would interpret.
+	r.git.Origin, r.git.User, r.git.Password = t.Protocol+"://"+t.Host, githubapp.GitUser, value
+	return r, nil
 }
 
 // advertised is what a remote says of its refs.
@@ -290,9 +276,9 @@ type advertised struct {
 
 // list asks the remote for the refs that match. A name with "*" is a pattern;
 // any other must match as a whole.
-func (r remoteGit) list(ctx context.Context, names ...string) (advertised, error) {
+func (r *remoteGit) list(ctx context.Context, names ...string) (advertised, error) {
 	op := "list the branches of " + r.target.String()
-	out, err := r.run(ctx, "", listTimeout, append([]string{"ls-remote", "--quiet", "--symref", "--", r.target.URL}, names...)...)
+	out, err := r.git.Output(ctx, "", listTimeout, append([]string{"ls-remote", "--quiet", "--symref", "--", r.target.URL}, names...)...)
 	if err != nil {
 		return advertised{}, classifyGit(ctx, op, "", err)
 	}

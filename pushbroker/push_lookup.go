@@ -31,7 +31,11 @@ func Lookup(ctx context.Context, t Target, branch string, journal func(event str
 	err = p.withToken(ctx, "look", githubapp.Permissions{"contents": "read", "pull_requests": "read"}, func(token githubapp.Token) error {
 		return p.retry(ctx, func() error {
 			ref := "refs/heads/" + branch
-			have, err := remoteGit{target: t, token: token}.list(ctx, ref)
+			remote, err := newRemoteGit(t, token)
+			if err != nil {
+				return err
+			}
+			have, err := remote.list(ctx, ref)
 			if err != nil {
 				return p.explainAuth(err, token)
 			}

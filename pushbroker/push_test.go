@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -82,6 +84,43 @@ func TestPushPlain(t *testing.T) {
 				t.Errorf("a pull request on a plain remote: %v", err)
 			}
 		})
+	}
+}
+
+// TestPushToAnothersRepository is a path of another owner: git takes it where
+// the user has said so, in the configuration that git itself reads. It changes
+// its own process's environment, so it runs alone.
+func TestPushToAnothersRepository(t *testing.T) {
+	if os.Geteuid() != 0 {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("only root can give a repository away: run this package's tests as root too")
+		}
+		t.Skip("only root can give a repository away")
+	}
+	l := newLab(t)
+	q, dir := l.quarantine(oneFile), l.bare()
+	l.sh(dir, "chown -R 12345 .")
+	target, err := NewTarget(dir, Access{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	home := t.TempDir()
+	t.Setenv("HOME", home)
+	push := func() error {
+		_, err := Push(t.Context(), q, target, Refs{Branch: kickBranch, Base: "main"}, githubapp.Token{})
+		return err
+	}
+	if err := push(); reasonOf(err) != ReasonOwnership {
+		t.Fatalf("before the user trusts it: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(home, ".gitconfig"), []byte("[safe]\n\tdirectory = "+dir+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := push(); err != nil {
+		t.Fatalf("after: %v", err)
+	}
+	if got := l.sh(dir, "git -c safe.directory='*' rev-parse refs/heads/"+kickBranch); got != q.Tip {
+		t.Errorf("the branch is at %s", got)
 	}
 }
 

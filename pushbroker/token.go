@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"sync"
 
@@ -75,38 +74,6 @@ func permissionList(perms githubapp.Permissions) string {
 		}
 	}
 	return strings.Join(out, ",")
-}
-
-// helper answers git's question for a credential, and no other: it checks who
-// asks for which host, and reads the answer from descriptor 3. Everything in it
-// is built into the shell, so that no program gets the token as an argument.
-const helper = `!f() { test "$1" = get || exit 0; ` +
-	`while IFS= read -r l && test -n "$l"; do case $l in protocol=*) p=${l#*=};; host=*) h=${l#*=};; esac; done; ` +
-	`test "$p://$h" = '%s' || exit 0; ` +
-	`while IFS= read -r l; do printf '%%s\n' "$l"; done <&3; }; f`
-
-// credential returns the git settings that make git ask for the token on the
-// target's host, and the descriptor 3 that holds it. With no token both are
-// nil. The caller closes the descriptor.
-func credential(t Target, token githubapp.Token) (config []string, fd3 *os.File, err error) {
-	if token.IsZero() {
-		return nil, nil, nil
-	}
-	value := token.Value()
-	if len(value) > 4096 || strings.ContainsFunc(value, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return nil, nil, publishError(ReasonUsage, "use the token", "it is longer than 4096 characters or holds some that no token has: check how it was given")
-	}
-	r, w, err := os.Pipe()
-	if err != nil {
-		return nil, nil, err
-	}
-	// It fits into the pipe (64 KiB), so nobody needs to read yet.
-	_, err = w.WriteString("username=" + githubapp.GitUser + "\npassword=" + value + "\n")
-	if err = errors.Join(err, w.Close()); err != nil {
-		return nil, nil, errors.Join(err, r.Close())
-	}
-	origin := t.Protocol + "://" + t.Host // hostForm: nothing that a shell or git would interpret
-	return []string{"credential." + origin + ".helper=" + fmt.Sprintf(helper, origin)}, r, nil
 }
 
 // coreGuard keeps this process and the children that it starts from writing

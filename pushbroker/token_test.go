@@ -4,7 +4,6 @@ import (
 	"encoding/base64"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -107,60 +106,10 @@ func (s *stage) lookAtProcesses() (children int) {
 	return children
 }
 
-func TestHelperAnswersItsHostOnly(t *testing.T) {
-	t.Parallel()
-	const token = "ghs_0123456789abcdefghijABCDEFGHIJ456789"
-	target, err := NewTarget("https://github.com/acme/api", Access{Token: githubapp.UserToken(token)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, tc := range map[string]struct {
-		action, question string
-		answered         bool
-	}{
-		"right host":     {"get", "protocol=https\nhost=github.com\n\n", true},
-		"more is said":   {"get", "protocol=https\nhost=github.com\npath=acme/api.git\nusername=x\n\n", true},
-		"other host":     {"get", "protocol=https\nhost=github.com.evil.example\n\n", false},
-		"other port":     {"get", "protocol=https\nhost=github.com:8443\n\n", false},
-		"other protocol": {"get", "protocol=http\nhost=github.com\n\n", false},
-		"host after end": {"get", "protocol=https\nhost=evil.example\n\nhost=github.com\n", false},
-		"nothing asked":  {"get", "", false},
-		"store":          {"store", "protocol=https\nhost=github.com\n\n", false},
-		"erase":          {"erase", "protocol=https\nhost=github.com\n\n", false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			config, fd3, err := credential(target, target.access.Token)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer fd3.Close()
-			key, script, _ := strings.Cut(config[0], "=!")
-			if key != "credential.https://github.com.helper" {
-				t.Errorf("the helper is for %q", key)
-			}
-			cmd := exec.Command("sh", "-c", script+" "+tc.action)
-			cmd.Stdin, cmd.ExtraFiles = strings.NewReader(tc.question), []*os.File{fd3}
-			out, err := cmd.Output()
-			if err != nil {
-				t.Fatal(err)
-			}
-			want := ""
-			if tc.answered {
-				want = "username=x-access-token\npassword=" + token + "\n"
-			}
-			if string(out) != want {
-				t.Errorf("the helper said %q, want %q", out, want)
-			}
-		})
-	}
-}
-
-func TestCredentialRefusesLineBreaks(t *testing.T) {
+func TestTokenIsOneWord(t *testing.T) {
 	t.Parallel()
 	for _, value := range []string{"a\nhost=evil.example", "a b", "a\x00", strings.Repeat("a", 5000), "é"} {
-		if _, fd3, err := credential(Target{Protocol: "https", Host: "github.com"}, githubapp.UserToken(value)); err == nil {
-			_ = fd3.Close()
+		if _, err := newRemoteGit(Target{Protocol: "https", Host: "github.com"}, githubapp.UserToken(value)); err == nil {
 			t.Errorf("a token of %d bytes was taken", len(value))
 		} else if strings.Contains(err.Error(), "evil") {
 			t.Errorf("the error repeats the token: %v", err)

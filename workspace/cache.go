@@ -250,7 +250,7 @@ func (e entry) advance(ctx context.Context, s *session, old *generation) (*gener
 		return nil, err
 	}
 	defer func() { _ = os.RemoveAll(alone) }()
-	local := &session{remote: remote{arg: tmp, protocol: "file"}}
+	local := newSession(remote{arg: tmp, protocol: "file"})
 	if _, err := e.fetchInto(ctx, local, alone); err != nil {
 		return nil, err
 	}

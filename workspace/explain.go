@@ -62,7 +62,7 @@ func (s *session) explain(ctx context.Context, err error) error {
 	for _, x := range explanations {
 		if x.pattern.MatchString(said) {
 			e.Kind = x.kind
-			e.Remedy = strings.NewReplacer("HOST", s.scope, "WHERE", shellWord(dubious(err))).Replace(x.remedy)
+			e.Remedy = strings.NewReplacer("HOST", s.scope, "WHERE", shellWord(gitcmd.DubiousOwner(err))).Replace(x.remedy)
 			break
 		}
 	}
@@ -70,7 +70,7 @@ func (s *session) explain(ctx context.Context, err error) error {
 }
 
 func (s *session) redact(text string) string {
-	for _, secret := range []string{s.password, s.user} {
+	for _, secret := range []string{s.git.Password, s.git.User} {
 		if len(secret) > 3 && secret != "x-access-token" {
 			text = strings.ReplaceAll(text, secret, "***")
 		}
@@ -113,21 +113,6 @@ func printable(text string) string {
 		}
 		return '\uFFFD'
 	}, text)
-}
-
-var inRepository = regexp.MustCompile(`repository at '([^']*)'`)
-
-// dubious returns the directory whose owner git does not trust, empty if that
-// is not the trouble.
-func dubious(err error) string {
-	var g *gitcmd.Error
-	if !errors.As(err, &g) || !strings.Contains(g.Stderr, "dubious ownership") {
-		return ""
-	}
-	if m := inRepository.FindStringSubmatch(g.Stderr); m != nil {
-		return m[1]
-	}
-	return "PATH"
 }
 
 // hostError says what could not be done on this host.

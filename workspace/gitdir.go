@@ -104,11 +104,6 @@ func replaceFile(root *os.Root, name, content string, mode fs.FileMode) error {
 	return root.Rename(tmp, name)
 }
 
-// configValue quotes v for a git configuration file.
-func configValue(v string) string {
-	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(v) + `"`
-}
-
 // syncDir makes the entries of a directory durable.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/kickhq/kick/internal/gitcmd"
 	"github.com/kickhq/kick/sandbox"
 )
 
@@ -88,7 +89,7 @@ func fill(dir string, base *Base, task Task) error {
 	}
 	defer root.Close()
 	g := gitDir{
-		config:     fmt.Sprintf(workspaceConfig, configValue(task.Identity.Name), configValue(task.Identity.Email)),
+		config:     fmt.Sprintf(workspaceConfig, gitcmd.ConfigValue(task.Identity.Name), gitcmd.ConfigValue(task.Identity.Email)),
 		branch:     base.Branch,
 		alternates: sandbox.BaseObjectsPath,
 		exclude:    "/.hive/\n",

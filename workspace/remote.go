@@ -3,13 +3,9 @@ package workspace
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/kickhq/kick/internal/gitcmd"
 )
@@ -17,166 +13,39 @@ import (
 // session is one Fetch's talk with one remote.
 type session struct {
 	remote
-	user, password string
-	trusted        []string // directories whose owner the user told git to trust
+	git gitcmd.Remote
 }
 
-// credentialHelper answers git's one question from descriptor 3.
-const credentialHelper = `!f() { test "$1" = get && cat <&3; }; f`
-
-// maxCredential is far above any token (GitHub's longest is about 520 bytes)
-// and lets a pipe take user name and password at once.
-const maxCredential = 8 << 10
+func newSession(r remote) *session {
+	return &session{remote: r, git: gitcmd.Remote{Protocol: r.protocol, Path: r.path, Origin: r.scope}}
+}
 
 func open(ctx context.Context, src Source) (*session, error) {
 	r, err := parseRepo(src.Repo)
 	if err != nil {
 		return nil, err
 	}
-	s := &session{remote: r}
+	s := newSession(r)
 	if r.scope == "" || src.Credential == nil {
 		return s, nil
 	}
-	s.user, s.password, err = src.Credential(ctx)
+	s.git.User, s.git.Password, err = src.Credential(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("get credential for %s: %w", r.scope, err)
 	}
-	if strings.ContainsAny(s.user+s.password, "\n\r\x00") || len(s.user)+len(s.password) > maxCredential {
-		return nil, unusable("check how it is configured", "credential for %s holds a line break or is longer than 8 KiB", r.scope)
+	if err := gitcmd.CheckCredential(s.git.User, s.git.Password); err != nil {
+		return nil, unusable("check how it is configured", "credential for %s: %v", r.scope, err)
 	}
 	return s, nil
 }
 
-// git returns a runner for the remote; dir is the repository to fetch into, or
-// empty.
-func (s *session) git(dir string) gitcmd.Git {
-	g := gitcmd.Git{Dir: dir, Protocols: s.protocol}
-	if dir == "" { // no repository around the working directory has a say
-		g.Env = append(g.Env, "GIT_DIR=/nonexistent")
-	}
-	switch s.protocol {
-	case "https":
-		// A proxy and a private certificate authority are the host's matter,
-		// as for any other program of this user.
-		g.Env = append(g.Env, inherited("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR", "GIT_SSL_CAINFO")...)
-		fallthrough
-	case "http":
-		// A remote that sends nothing for two minutes is dead. While it prepares
-		// a pack it sends five bytes every five seconds (uploadpack.keepAlive).
-		g.Config = append(g.Config, "http.lowSpeedLimit=1", "http.lowSpeedTime=120")
-		if s.user != "" || s.password != "" {
-			g.Config = append(g.Config, "credential."+s.scope+".helper="+credentialHelper)
-		}
-	case "ssh":
-		g.Env = append(append(g.Env, inherited("SSH_AUTH_SOCK")...), "GIT_SSH_COMMAND=ssh -o BatchMode=yes -o ConnectTimeout=30 -o ServerAliveInterval=15")
-	}
-	return g
-}
-
-func inherited(names ...string) []string {
-	var env []string
-	for _, n := range names {
-		if v, ok := os.LookupEnv(n); ok {
-			env = append(env, n+"="+v)
-		}
-	}
-	return env
-}
-
-// run runs git, with what it may need on descriptor 3.
+// run runs git for the repository in dir, or for none.
 func (s *session) run(ctx context.Context, dir string, args ...string) ([]byte, error) {
-	out, err := s.runOnce(ctx, dir, args)
-	if doubted := dubious(err); s.path != "" && s.trusted == nil && doubted != "" {
-		if dirs := []string{s.path, s.path + "/.git", doubted}; userTrusts(ctx, dirs) {
-			s.trusted = dirs
-			out, err = s.runOnce(ctx, dir, args)
-		}
-	}
+	out, err := s.git.Output(ctx, dir, 0, args...)
 	if err != nil {
 		return nil, s.explain(ctx, err)
 	}
 	return out, nil
-}
-
-func (s *session) runOnce(ctx context.Context, dir string, args []string) ([]byte, error) {
-	g := s.git(dir)
-	var fd3 *os.File
-	var err error
-	switch {
-	case s.trusted != nil:
-		fd3, err = trustFile(s.trusted)
-		g.Env = append(g.Env, "GIT_CONFIG_GLOBAL=/proc/self/fd/3")
-	case s.user != "" || s.password != "":
-		fd3, err = filledPipe("username=" + s.user + "\npassword=" + s.password + "\n")
-	}
-	if err != nil {
-		return nil, hostError("make descriptor for git", err)
-	}
-	if fd3 != nil {
-		defer fd3.Close()
-		g.ExtraFiles = []*os.File{fd3}
-	}
-	return g.Output(ctx, nil, args...)
-}
-
-// filledPipe returns the read end of a pipe that holds content, which must fit
-// into it (64 KiB).
-func filledPipe(content string) (*os.File, error) {
-	r, w, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	_, err = w.WriteString(content)
-	if err = errors.Join(err, w.Close()); err != nil {
-		return nil, errors.Join(err, r.Close())
-	}
-	return r, nil
-}
-
-// trustFile returns a git configuration that trusts dirs. A file it must be:
-// git takes safe.directory from no -c of a parent process.
-func trustFile(dirs []string) (*os.File, error) {
-	fd, err := unix.MemfdCreate("gitconfig", unix.MFD_CLOEXEC)
-	if err != nil {
-		return nil, err
-	}
-	f := os.NewFile(uintptr(fd), "gitconfig")
-	content := "[safe]\n"
-	for _, d := range dirs {
-		content += "\tdirectory = " + configValue(d) + "\n"
-	}
-	if _, err := f.WriteString(content); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return f, nil
-}
-
-// userTrusts reports whether the user's or the system's own git configuration
-// names one of dirs, which are one repository, as safe.directory.
-func userTrusts(ctx context.Context, dirs []string) bool {
-	trusts := false
-	for _, scope := range []string{"--system", "--global"} {
-		cmd, err := gitcmd.Git{}.Command(ctx, "config", scope, "--null", "--get-all", "safe.directory")
-		if err != nil {
-			return false
-		}
-		// Both scopes are read from where git finds them by itself.
-		cmd.Env = append([]string{"PATH=" + os.Getenv("PATH")}, inherited("HOME", "XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM")...)
-		out, err := cmd.Output()
-		if err != nil {
-			continue // nothing is set
-		}
-		for v := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
-			if v == "" { // forgets what was set before
-				trusts = false
-			}
-			trusts = trusts || v == "*" || slices.ContainsFunc(dirs, func(dir string) bool {
-				parent, all := strings.CutSuffix(v, "/*")
-				return v == dir || all && strings.HasPrefix(dir, parent+"/")
-			})
-		}
-	}
-	return trusts
 }
 
 // ref is one line of ls-remote.

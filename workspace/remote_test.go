@@ -98,7 +98,7 @@ func TestFetchOverHTTPRefused(t *testing.T) {
 		{"server error", broken + "/repo", testToken, ErrRemote, []string{"502"}},
 		{"server that repeats the credential", echo + "/repo", testToken, ErrRemote, []string{"credential was refused"}},
 		{"nothing listens", "http://127.0.0.1:1/repo", testToken, ErrRemote, []string{"network"}},
-		{"line break in the credential", url + "/repo", testToken + "\nhost=evil", ErrSource, []string{"line break"}},
+		{"line break in the credential", url + "/repo", testToken + "\nhost=evil", ErrSource, []string{"control characters"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -138,7 +138,8 @@ func TestCredentialIsBoundToTheHost(t *testing.T) {
 		})
 	})
 	// The session believes that its credential is for other, and asks spy.
-	s := &session{remote: remote{arg: spy + "/repo", protocol: "http", scope: other}, user: "x-access-token", password: testToken}
+	s := newSession(remote{arg: spy + "/repo", protocol: "http", scope: other})
+	s.git.User, s.git.Password = "x-access-token", testToken
 	if _, err := s.list(t.Context(), "--heads", "--", s.arg); err == nil {
 		t.Fatal("no error")
 	}
@@ -153,7 +154,7 @@ func TestCredentialIsBoundToTheHost(t *testing.T) {
 	if got := offered(); got != "" {
 		t.Errorf("the other host saw %q", got)
 	}
-	s.scope = spy
+	s.git.Origin = spy
 	if _, err := s.list(t.Context(), "--heads", "--", s.arg); err == nil {
 		t.Fatal("no error")
 	}
@@ -474,7 +475,8 @@ func TestExplain(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			s := &session{remote: remote{arg: "https://h/a", scope: "https://h"}, password: testToken}
+			s := newSession(remote{arg: "https://h/a", scope: "https://h"})
+			s.git.Password = testToken
 			err := s.explain(t.Context(), &gitcmd.Error{Args: []string{"fetch"}, ExitCode: 128, Stderr: c.stderr, Err: errors.New("exit status 128")})
 			wantError(t, err, c.kind, c.says, "https://h/a")
 		})

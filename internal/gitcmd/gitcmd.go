@@ -26,7 +26,7 @@ import (
 // Git runs git commands for one repository.
 type Git struct {
 	// Dir is the repository's git directory, passed as --git-dir, and the
-	// working directory of the child. Empty: none (ls-remote, init, version).
+	// working directory of the child. Empty: none (ls-remote, config).
 	Dir string
 	// Protocols are the transports that may be used, as in
 	// GIT_ALLOW_PROTOCOL ("https", "file:https:ssh"). Empty: none.
@@ -95,8 +95,15 @@ func (g Git) Environ() []string {
 		"GIT_ALLOW_PROTOCOL=" + g.Protocols,
 		"GIT_ADVICE=0",
 	}
+	if g.Dir == "" {
+		env = append(env, noRepository)
+	}
 	return append(env, g.Env...)
 }
+
+// noRepository keeps git from finding a repository around its working
+// directory, whose configuration would have a say.
+const noRepository = "GIT_DIR=/nonexistent"
 
 var baseConfig = []string{
 	"core.hooksPath=/dev/null",
