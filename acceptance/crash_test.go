@@ -2,6 +2,7 @@ package acceptance
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -66,6 +67,52 @@ func TestCrash(t *testing.T) {
 				t.Errorf("the kept work is %q", got)
 			}
 		})
+	}
+}
+
+// TestSalvageAgain shows that work which could not be taken out, as on a full
+// disk, is not given up: it stays in the live workspace, and the next attempt
+// gets it.
+func TestSalvageAgain(t *testing.T) {
+	t.Parallel()
+	bare := seedBare(t)
+	state := filepath.Join(t.TempDir(), "kick")
+	cmd := exec.Command(buildCrashing(t), "run", "--state-dir", state, "--repo", bare, "--publish", "branch", "--",
+		"sh", "-c", "echo precious >work; git add work; git commit -qm precious")
+	cmd.Env = append(os.Environ(), "KICK_TEST_CRASH_AT=agent-exited")
+	_ = cmd.Run()
+	kicks, err := filepath.Glob(filepath.Join(state, "kicks", "*"))
+	if err != nil || len(kicks) != 1 {
+		t.Fatalf("kicks %q, %v", kicks, err)
+	}
+	// A directory in the bundle's place cannot be replaced by it.
+	blocked := filepath.Join(kicks[0], "out", "final.bundle.earlier", "x")
+	if err := errors.Join(os.MkdirAll(blocked, 0o700), os.WriteFile(filepath.Join(kicks[0], "out", "final.bundle"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(kick, "gc", "--state-dir", state).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "kick salvage") {
+		t.Errorf("gc says nothing of what is missing: %v\n%s", err, out)
+	}
+	if o := onlyOutcome(t, state); o.Outcome != manager.Interrupted || len(o.Missing) == 0 {
+		t.Fatalf("%+v", o)
+	}
+	if err := errors.Join(os.RemoveAll(filepath.Dir(blocked)), os.Remove(filepath.Join(kicks[0], "out", "final.bundle"))); err != nil {
+		t.Fatal(err)
+	}
+	out, err = exec.Command(kick, "salvage", "--state-dir", state, "last").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "precious") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	o := onlyOutcome(t, state)
+	if o.Outcome != manager.Interrupted || len(o.Missing) > 0 || o.KeptAt != filepath.Join(kicks[0], "out") {
+		t.Errorf("%+v", o)
+	}
+	if _, err := os.Lstat(filepath.Join(kicks[0], "work")); err == nil {
+		t.Error("the live workspace is still there")
+	}
+	if out, err := exec.Command(kick, "gc", "--state-dir", state).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/kickhq/kick/policy"
 	"github.com/kickhq/kick/sandbox"
+	"github.com/kickhq/kick/workspace"
 )
 
 // Code is how a kick ended. The table below is the only place that maps it to
@@ -80,4 +81,22 @@ type Unpublished struct {
 	Dirty   []string `json:"dirty,omitempty"`
 	// DirtyCount counts all uncommitted paths; Dirty has the first 100.
 	DirtyCount int `json:"dirtyCount,omitempty"`
+}
+
+// RestoreCommands returns the shell commands that get the kept work back that
+// is not on the remote.
+func (o Outcome) RestoreCommands() []string {
+	if o.KeptAt == "" {
+		return nil
+	}
+	return workspace.RestoreCommands(o.KeptAt, o.ID, o.unpublished()...)
+}
+
+// unpublished names what may hold work that is not on the remote.
+func (o Outcome) unpublished() []sandbox.Artifact {
+	rest := []sandbox.Artifact{sandbox.RestBundle, sandbox.DirtyArchive}
+	if o.Outcome == Published {
+		return rest
+	}
+	return append(rest, sandbox.FinalBundle)
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/kickhq/kick/policy"
@@ -16,10 +18,14 @@ import (
 // Recover ends a kick whose process died: its work is taken out of the live
 // workspace by a fresh sandbox and kept, the remote is asked whether a push
 // that had begun arrived, and the outcome is written. A kick that has an
-// outcome already is left alone; one that runs is ErrBusy.
+// outcome already is left alone, unless not all of its work could be taken out:
+// that is tried again. One that runs is ErrBusy.
 func (m *Manager) Recover(ctx context.Context, id string) (Outcome, error) {
 	if o, err := m.State.Outcome(id); err == nil {
-		return o, m.State.forget(id)
+		if err := m.State.forget(id); err != nil || !m.State.unsalvaged(o) {
+			return o, err
+		}
+		return m.salvageAgain(ctx, o)
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return o, err
 	}
@@ -32,10 +38,7 @@ func (m *Manager) Recover(ctx context.Context, id string) (Outcome, error) {
 		return Outcome{}, errors.Join(err, k.close())
 	}
 	get := func(event, name string) string { v, _ := field(entries, event, name); return v }
-	r := &run{m: m, k: k, start: time.Now(), work: get("kick", "work")}
-	if r.work == "" {
-		r.work = k.Path("work")
-	}
+	r := &run{m: m, k: k, start: time.Now(), work: m.State.workOf(id)}
 	r.req.Runtime = get("kick", "runtime")
 	r.out = Outcome{
 		ID: id, Agent: get("kick", "agent"), Repo: get("kick", "repo"),
@@ -55,6 +58,48 @@ func (m *Manager) Recover(ctx context.Context, id string) (Outcome, error) {
 			last = entries[len(entries)-1].Event
 		}
 		r.fail(Interrupted, fmt.Errorf("kick itself was killed (last journal entry: %s)", last))
+	}
+	return r.finish()
+}
+
+// unsalvaged reports whether work of an ended kick is in its live workspace
+// alone, as after a full disk.
+func (s *State) unsalvaged(o Outcome) bool {
+	if len(o.Missing) == 0 {
+		return false
+	}
+	_, err := os.Lstat(filepath.Join(s.workOf(o.ID), ".git"))
+	return err == nil
+}
+
+// workOf is where a kick's live workspace is or was.
+func (s *State) workOf(id string) string {
+	// Without a journal, it is where it is by default.
+	entries, _ := readJournal(filepath.Join(s.KickDir(id), "journal.jsonl"))
+	if work, ok := field(entries, "kick", "work"); ok && work != "" {
+		return work
+	}
+	return filepath.Join(s.KickDir(id), "work")
+}
+
+// salvageAgain takes out what an earlier attempt could not. How the kick ended
+// stays as it is.
+func (m *Manager) salvageAgain(ctx context.Context, o Outcome) (Outcome, error) {
+	k, err := m.State.lockKick(o.ID)
+	if err != nil {
+		return o, err
+	}
+	entries, err := readJournal(k.Path("journal.jsonl"))
+	if err != nil {
+		return o, errors.Join(err, k.close())
+	}
+	r := &run{m: m, k: k, start: time.Now(), work: m.State.workOf(o.ID), out: o}
+	r.req.Runtime, _ = field(entries, "kick", "runtime")
+	r.out.Missing = nil
+	r.out.Notes = slices.DeleteFunc(r.out.Notes, func(n string) bool { return strings.HasPrefix(n, leftInPlace) })
+	mirror, _ := field(entries, "prepared", "mirror")
+	if err := r.salvage(ctx, mirror); err != nil {
+		return o, errors.Join(err, k.close())
 	}
 	return r.finish()
 }
@@ -128,7 +173,7 @@ func (m *Manager) GC(ctx context.Context, olderThan, mirrorsUnused time.Duration
 		return rep, err
 	}
 	for _, id := range ids {
-		if _, err := m.State.Outcome(id); err == nil {
+		if o, err := m.State.Outcome(id); err == nil && !m.State.unsalvaged(o) {
 			problem(m.State.forget(id))
 			continue
 		}
@@ -140,6 +185,9 @@ func (m *Manager) GC(ctx context.Context, olderThan, mirrorsUnused time.Duration
 			problem(err)
 		default:
 			rep.Recovered = append(rep.Recovered, o)
+			if len(o.Missing) > 0 {
+				problem(fmt.Errorf("kick %s: not all of its work could be taken out: %s: `kick salvage %s` tries again", id, strings.Join(o.Missing, "; "), id))
+			}
 		}
 	}
 	if olderThan > 0 {

@@ -202,11 +202,13 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 		defer func() { r.note("egress", gateway.Close()) }()
 		spec.Egress = sandbox.Egress{Socket: r.k.Path("egress/gateway.sock"), Port: gatewayPort}
 	}
+	started := false
 	spec.OnEvent = func(e sandbox.Event) {
 		switch e.Kind {
 		case sandbox.EventProved:
 			// The base is checked out next, which is this step too.
 		case sandbox.EventStarted:
+			started = true
 			r.report("sandbox", "isolation proved on the live process, base checked out", began, nil)
 			began = e.Time
 			err = errors.Join(err, r.k.Journal.Note("agent-started", nil))
@@ -215,7 +217,11 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 				_ = gateway.Close() // closing again, at the end, gives the same error
 			}
 			err = errors.Join(err, r.k.Journal.Note("agent-exited", nil))
-			r.report("agent", "ended; everything else in its sandbox is dead", began, nil)
+			if started {
+				r.report("agent", "ended; everything else in its sandbox is dead", began, nil)
+			} else {
+				r.report("sandbox", "", began, errors.New("the agent's command did not start"))
+			}
 			began = e.Time
 		case sandbox.EventBundled:
 			err = errors.Join(err, r.k.Journal.Note("bundled", nil))
@@ -297,7 +303,7 @@ func (r *run) judge(ctx context.Context, res sandbox.Result, err error) {
 	case sandbox.ReasonTimeout:
 		r.fail(TimedOut, fmt.Errorf("the agent was still running after %s", r.wall()))
 	case sandbox.ReasonCancelled:
-		r.fail(Cancelled, errors.New("cancelled"))
+		r.fail(Cancelled, errors.New("kick was told to stop while the agent ran"))
 	case sandbox.ReasonSignaled, sandbox.ReasonOutOfMemory, sandbox.ReasonProcessLimit, sandbox.ReasonDiskLimit:
 		r.fail(AgentFailed, errors.New(describe(res)))
 	default:
@@ -322,7 +328,7 @@ func describe(res sandbox.Result) string {
 		sandbox.ReasonProcessLimit: "the agent started more processes than it may: raise the process limit or look for a runaway script",
 		sandbox.ReasonDiskLimit:    "the agent wrote more to the workspace than it may: raise the disk limit or look for what it writes",
 		sandbox.ReasonLost:         "the sandbox was lost",
-		sandbox.ReasonStartFailed:  "the sandbox or the agent's command could not be started",
+		sandbox.ReasonStartFailed:  "the sandbox or the agent's command could not be started: name a program of this host's /usr, of the repository, or of a --program-dir",
 	}[res.Reason]
 	if what == "" {
 		what = "the sandbox ended with reason " + string(res.Reason)
@@ -356,12 +362,15 @@ func (r *run) takeWork(res sandbox.Result) {
 		r.out.Notes = append(r.out.Notes, "work summary: "+err.Error())
 	}
 	if len(res.Missing) > 0 {
-		r.out.Notes = append(r.out.Notes, "the live workspace is left in place: `kick salvage "+r.k.ID+"` tries again")
+		r.out.Notes = append(r.out.Notes, leftInPlace+": `kick salvage "+r.k.ID+"` tries again")
 		return
 	}
 	r.removal = make(chan error, 1)
 	go func() { r.removal <- workspace.Remove(r.work) }()
 }
+
+// leftInPlace begins the note of a kick whose work could not be taken out whole.
+const leftInPlace = "the live workspace is left in place"
 
 // codeFor is code unless the context was cancelled, which explains any error.
 func codeFor(ctx context.Context, err error, code Code) Code {
@@ -396,8 +405,10 @@ func (r *run) finish() (Outcome, error) {
 	}
 	r.out.KeptAt = r.kept()
 	r.out.ExitCode = r.out.Outcome.ExitCode()
-	r.out.Finished = time.Now().UTC()
-	r.out.Timings["total"] = time.Since(r.start).Seconds()
+	if r.out.Finished.IsZero() { // else it had ended, and more of its work came out
+		r.out.Finished = time.Now().UTC()
+		r.out.Timings["total"] = time.Since(r.start).Seconds()
+	}
 	if err := r.k.Journal.Note("outcome", map[string]string{"outcome": string(r.out.Outcome)}); err != nil {
 		r.out.Notes = append(r.out.Notes, err.Error())
 	}
@@ -407,21 +418,23 @@ func (r *run) finish() (Outcome, error) {
 	return r.out, nil
 }
 
-// kept returns the directory with work that is not on the remote, if any.
+// kept returns the directory with work that is not on the remote, if any: what
+// was taken out whole, else the live workspace, else what broke off.
 func (r *run) kept() string {
-	artifacts := []sandbox.Artifact{sandbox.RestBundle, sandbox.DirtyArchive}
-	if r.out.Outcome != Published {
-		artifacts = append(artifacts, sandbox.FinalBundle)
+	has := func(suffix string) bool {
+		return slices.ContainsFunc(r.out.unpublished(), func(a sandbox.Artifact) bool {
+			fi, err := os.Lstat(filepath.Join(r.k.Path("out"), string(a)+suffix))
+			return err == nil && fi.Mode().IsRegular()
+		})
 	}
-	for _, a := range artifacts {
-		for _, suffix := range []string{"", ".partial"} {
-			if fi, err := os.Lstat(filepath.Join(r.k.Path("out"), string(a)+suffix)); err == nil && fi.Mode().IsRegular() {
-				return r.k.Path("out")
-			}
-		}
+	if has("") {
+		return r.k.Path("out")
 	}
 	if _, err := os.Lstat(filepath.Join(r.work, ".git")); err == nil {
 		return r.work
+	}
+	if has(".partial") {
+		return r.k.Path("out")
 	}
 	return ""
 }

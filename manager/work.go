@@ -27,7 +27,7 @@ func withWork(ctx context.Context, s *State, id string, f func(g gitcmd.Git, bas
 	agent, _ := field(entries, "kick", "agent")
 	bundle := filepath.Join(s.KickDir(id), "out", string(sandbox.FinalBundle))
 	if _, err := os.Stat(bundle); errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("kick %s has no commits: `kick show %s` tells what is kept", id, id)
+		return s.whyNoCommits(id)
 	}
 	pinned, err := workspace.Cache{Dir: s.MirrorsDir()}.Pin(ctx, mirror, base)
 	if err != nil {
@@ -46,6 +46,24 @@ func withWork(ctx context.Context, s *State, id string, f func(g gitcmd.Git, bas
 	}
 	defer func() { err = errors.Join(err, q.Close()) }()
 	return f(gitcmd.Git{Dir: dir}, base, q.Tip)
+}
+
+// ErrNoCommits is a kick whose commits cannot be shown because there are none.
+var ErrNoCommits = errors.New("no commits")
+
+// whyNoCommits says why a kick has no bundle of commits, and what to do.
+func (s *State) whyNoCommits(id string) error {
+	if _, err := s.Outcome(id); err == nil {
+		return fmt.Errorf("kick %s made %w: `kick show %s` tells how it ended and what is kept", id, ErrNoCommits, id)
+	}
+	status, err := s.Status(id)
+	switch {
+	case err != nil:
+		return err
+	case status == StatusRunning:
+		return fmt.Errorf("kick %s is still running: its commits come out when its agent has ended", id)
+	}
+	return fmt.Errorf("the process of kick %s died: `kick salvage %s` takes its commits out", id, id)
 }
 
 // Diff writes what a kick's commits change, escaped.

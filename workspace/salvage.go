@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -73,25 +74,30 @@ func Salvage(ctx context.Context, l sandbox.Launcher, req SalvageRequest) (sandb
 }
 
 // RestoreCommands returns the shell commands with which a person gets kept
-// work back. They are to be run in a fresh clone of the repository, not in one
-// that is in use: what an agent made is fetched there. The commits come as
-// branch kick-restored; other branches, tags, stashes and uncommitted changes
-// come as remote-tracking branches kick-restored/heads/..., kick-restored/stash
-// and so on. Nothing kept: no command.
-func RestoreCommands(kickDir string) []string {
+// work back from dir, where a DirSink put it. They are to be run in a fresh
+// clone of the repository, not in one that is in use: what an agent made is
+// fetched there. The commits come as branch kick-restored/ID; other branches,
+// tags, stashes and uncommitted changes come as remote-tracking branches
+// kick-restored/ID/heads/..., kick-restored/ID/stash and so on. Without names
+// of artifacts, all that are there are meant. Nothing kept: no command.
+func RestoreCommands(dir, id string, artifacts ...sandbox.Artifact) []string {
 	var commands []string
 	for _, b := range []struct {
-		bundle  sandbox.Artifact
-		refspec string
+		artifact sandbox.Artifact
+		command  string // PATH is the artifact's
 	}{
-		{sandbox.FinalBundle, "HEAD:refs/heads/kick-restored"},
-		{sandbox.RestBundle, "refs/*:refs/remotes/kick-restored/*"},
+		{sandbox.FinalBundle, "git -c fetch.fsckObjects=true fetch --no-tags PATH 'HEAD:refs/heads/kick-restored/" + id + "'"},
+		{sandbox.RestBundle, "git -c fetch.fsckObjects=true fetch --no-tags PATH 'refs/*:refs/remotes/kick-restored/" + id + "/*'"},
+		{sandbox.DirtyArchive, "mkdir kick-restored-" + id + " && tar -xf PATH -C kick-restored-" + id},
 	} {
-		path := filepath.Join(kickDir, string(b.bundle))
+		if len(artifacts) > 0 && !slices.Contains(artifacts, b.artifact) {
+			continue
+		}
+		path := filepath.Join(dir, string(b.artifact))
 		if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() {
 			continue
 		}
-		commands = append(commands, "git -c fetch.fsckObjects=true fetch --no-tags "+shellQuote(path)+" "+shellQuote(b.refspec))
+		commands = append(commands, strings.Replace(b.command, "PATH", shellQuote(path), 1))
 	}
 	return commands
 }

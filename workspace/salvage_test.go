@@ -81,7 +81,7 @@ func TestSalvageAndRestore(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer sink.Close()
-	if got := RestoreCommands(kickDir); got != nil {
+	if got := RestoreCommands(kickDir, "k1"); got != nil {
 		t.Errorf("commands for nothing: %q", got)
 	}
 	c := &gitCollector{t: t}
@@ -99,9 +99,12 @@ func TestSalvageAndRestore(t *testing.T) {
 
 	clone := filepath.Join(t.TempDir(), "clone")
 	git(t, "/", "clone", "-q", repo, clone)
-	commands := RestoreCommands(kickDir)
+	commands := RestoreCommands(kickDir, "k1")
 	if len(commands) != 2 {
 		t.Fatalf("commands: %q", commands)
+	}
+	if rest := RestoreCommands(kickDir, "k1", sandbox.RestBundle); len(rest) != 1 || rest[0] != commands[1] {
+		t.Errorf("commands for the rest alone: %q", rest)
 	}
 	for _, command := range commands {
 		cmd := exec.Command("sh", "-c", command)
@@ -111,15 +114,15 @@ func TestSalvageAndRestore(t *testing.T) {
 		}
 	}
 	for ref, want := range map[string]string{
-		"kick-restored":            tip,
-		"kick-restored/heads/side": side,
-		"kick-restored/stash":      stash,
+		"kick-restored/k1":                    tip,
+		"remotes/kick-restored/k1/heads/side": side,
+		"remotes/kick-restored/k1/stash":      stash,
 	} {
 		if got := git(t, clone, "rev-parse", ref); got != want {
 			t.Errorf("%s is %s, want %s", ref, got, want)
 		}
 	}
-	git(t, clone, "cat-file", "tag", "refs/remotes/kick-restored/tags/v1")
+	git(t, clone, "cat-file", "tag", "refs/remotes/kick-restored/k1/tags/v1")
 	git(t, clone, "fsck", "--strict")
 }
 

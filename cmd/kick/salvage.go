@@ -9,7 +9,6 @@ import (
 
 	"github.com/kickhq/kick/internal/ui"
 	"github.com/kickhq/kick/manager"
-	"github.com/kickhq/kick/workspace"
 )
 
 func newSalvage(g *globals) *cobra.Command {
@@ -43,14 +42,18 @@ a fresh sandbox that sees it read-only. ID may be a prefix, or "last".`,
 			}
 			p.Linef("kick %s ended as %s; its work is in %s", id, o.Outcome, o.KeptAt)
 			work, err := manager.DescribeWork(c.Context(), m.State, id)
-			if err != nil {
+			if err != nil && !errors.Is(err, manager.ErrNoCommits) {
 				p.Linef("the bundle cannot be read: %v", err)
 			}
 			for _, line := range work {
 				p.Linef("  %s", line)
 			}
-			p.Linef("")
-			for _, cmd := range workspace.RestoreCommands(o.KeptAt) {
+			p.Unpublished(o)
+			commands := o.RestoreCommands()
+			if len(commands) > 0 {
+				p.Linef("\nin a fresh clone, this gets it back:")
+			}
+			for _, cmd := range commands {
 				fmt.Println(cmd)
 			}
 			return nil

@@ -2,6 +2,7 @@ package ui
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -11,7 +12,6 @@ import (
 	"github.com/kickhq/kick/policy"
 	"github.com/kickhq/kick/pushbroker"
 	"github.com/kickhq/kick/sandbox"
-	"github.com/kickhq/kick/workspace"
 )
 
 // ResultLine is the one line that `kick run` prints to stdout.
@@ -47,21 +47,56 @@ func (p *Printer) Outcome(o manager.Outcome) {
 		}
 	}
 	p.findings(o.Findings)
-	p.unpublished(o.Unpublished)
-	for _, m := range o.Missing {
-		p.Linef("  %s %s", p.Paint(Red, "missing"), escape.String(m))
-	}
+	p.Unpublished(o)
 	for _, n := range o.Notes {
 		p.Linef("  %s %s", p.Paint(Dim, "note"), escape.String(n))
 	}
 	if o.KeptAt != "" {
 		p.Linef("")
 		p.Linef("  kept at %s", o.KeptAt)
-		if filepath.Base(o.KeptAt) == "out" {
-			for _, c := range workspace.RestoreCommands(o.KeptAt) {
-				p.Linef("    %s", p.Paint(Bold, c))
+		commands := o.RestoreCommands()
+		if len(commands) > 0 {
+			p.Linef("  in a fresh clone, this gets it back:")
+		}
+		for _, c := range commands {
+			p.Linef("    %s", p.Paint(Bold, c))
+		}
+	}
+	p.next(o)
+}
+
+// next names the commands with which a person goes on.
+func (p *Printer) next(o manager.Outcome) {
+	var commands []string
+	where := ""
+	switch o.Outcome {
+	case manager.Published:
+		if o.PullRequest == "" && filepath.IsAbs(o.Repo) {
+			where = " in " + escape.String(o.Repo)
+			commands = []string{fmt.Sprintf("git diff %.12s %s", o.BaseCommit, o.Branch)}
+			if _, err := os.Lstat(filepath.Join(o.Repo, ".git")); err == nil { // not a bare one
+				commands = append(commands, "git merge "+o.Branch)
 			}
 		}
+	case manager.Inspected, manager.Refused, manager.PushFailed:
+		if o.Commits > 0 {
+			commands = []string{"kick diff " + o.ID}
+		}
+	case manager.Usage, manager.FetchFailed, manager.NotIsolated: // the error says it
+	default:
+		if o.AgentExit != nil {
+			commands = append(commands, "kick logs "+o.ID)
+		}
+		if o.Commits > 0 {
+			commands = append(commands, "kick diff "+o.ID)
+		}
+	}
+	if len(commands) > 0 {
+		p.Linef("")
+		p.Linef("  next%s:", where)
+	}
+	for _, c := range commands {
+		p.Linef("    %s", p.Paint(Bold, c))
 	}
 }
 
@@ -83,7 +118,13 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-func (p *Printer) unpublished(u *manager.Unpublished) {
+// Unpublished prints what of the work is kept and not published, and what of it
+// could not be kept.
+func (p *Printer) Unpublished(o manager.Outcome) {
+	for _, m := range o.Missing {
+		p.Linef("  %s %s", p.Paint(Red, "missing"), escape.String(m))
+	}
+	u := o.Unpublished
 	if u == nil {
 		return
 	}
