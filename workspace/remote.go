@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/kickhq/kick/internal/gitcmd"
+	"github.com/kickhq/kick/internal/spelling"
 )
 
 // session is one Fetch's talk with one remote.
@@ -161,32 +162,6 @@ func (s *session) branches(ctx context.Context) ([]string, error) {
 
 // nearest returns the n names that take the fewest edits to become want.
 func nearest(want string, names []string, n int) []string {
-	want = strings.TrimPrefix(strings.TrimPrefix(want, "refs/heads/"), "origin/")
-	dist := make(map[string]int, len(names))
-	for _, name := range names {
-		dist[name] = edits(want, name)
-	}
-	slices.SortStableFunc(names, func(a, b string) int { return dist[a] - dist[b] })
+	spelling.Sort(strings.TrimPrefix(strings.TrimPrefix(want, "refs/heads/"), "origin/"), names)
 	return names[:min(n, len(names))]
-}
-
-// edits is the Levenshtein distance of two strings in bytes.
-func edits(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

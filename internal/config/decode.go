@@ -332,37 +332,3 @@ func shown(s string) string {
 	}
 	return strconv.Quote(s)
 }
-
-// nearest returns the candidate that a typing error away was meant, or "".
-func nearest(s string, candidates []string) string {
-	best, least := "", 3 // more than two slips is another word
-	for _, c := range candidates {
-		if n := distance(s, c); n < least && n < len(c)/2+1 {
-			best, least = c, n
-		}
-	}
-	return best
-}
-
-// distance is the Levenshtein distance in bytes; long strings are far apart.
-func distance(a, b string) int {
-	if len(a) > 64 {
-		return len(a)
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := 1
-			if a[i] == b[j] {
-				cost = 0
-			}
-			diagonal, row[j+1] = row[j+1], min(diagonal+cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
-}

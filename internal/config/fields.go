@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kickhq/kick/internal/credential"
+	"github.com/kickhq/kick/internal/spelling"
 	"github.com/kickhq/kick/sandbox"
 )
 
@@ -84,7 +85,7 @@ func decodeMapping[T any](d *decoder, p place, dst *T, fields []field[T]) {
 			keys[i] = f.key
 		}
 		remedy := "use one of " + strings.Join(keys, ", ")
-		if near := nearest(strings.ToLower(e.key), keys); near != "" {
+		if near := spelling.Nearest(strings.ToLower(e.key), keys); near != "" {
 			remedy = "did you mean " + near + "?"
 		}
 		d.problem(e.at, "unknown key", remedy)
@@ -171,9 +172,13 @@ var agentFields = []field[agentBlock]{
 // agentName is what fits a branch (kick/NAME/ID) and a label of every runtime.
 var agentName = regexp.MustCompile(`^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$`)
 
+// IsAgentName reports whether name can be an agent's: 1 to 63 lower-case
+// letters, digits, - and _, a letter or digit at both ends.
+func IsAgentName(name string) bool { return agentName.MatchString(name) }
+
 func decodeAgents(d *decoder, p place, c *Config) {
 	for _, e := range d.mapping(p) {
-		if !agentName.MatchString(e.key) {
+		if !IsAgentName(e.key) {
 			d.problem(e.at, "is not a name for an agent", "use 1 to 63 lower-case letters, digits, - and _, and begin and end with a letter or digit")
 			continue
 		}
@@ -245,7 +250,7 @@ func oneOf(d *decoder, p place, allowed []string, other map[string]string) (stri
 	if len(allowed) > 1 {
 		remedy = "use one of " + list
 	}
-	if near := nearest(strings.ToLower(v), allowed); near != "" {
+	if near := spelling.Nearest(strings.ToLower(v), allowed); near != "" {
 		remedy = "did you mean " + near + "?"
 	}
 	if r := other[v]; r != "" {

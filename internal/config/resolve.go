@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kickhq/kick/internal/credential"
+	"github.com/kickhq/kick/internal/spelling"
 	"github.com/kickhq/kick/sandbox"
 )
 
@@ -84,7 +85,7 @@ func (c *Config) unknownAgent(name string) error {
 	if len(names) > 0 {
 		remedy = "it has " + strings.Join(names, ", ")
 	}
-	if near := nearest(name, names); near != "" {
+	if near := spelling.Nearest(name, names); near != "" {
 		remedy = "did you mean " + near + "?"
 	}
 	return fmt.Errorf("agent %s is not in %s; %s", shown(name), c.path, remedy)

@@ -11,7 +11,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -71,8 +70,6 @@ func ReadPrompt(path string) (string, error) {
 	return string(b), nil
 }
 
-var agentName = regexp.MustCompile(`^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$`)
-
 // Build makes the request. Its errors are the user's to mend.
 func Build(ctx context.Context, o Options) (manager.Request, error) {
 	req := manager.Request{
@@ -91,7 +88,7 @@ func Build(ctx context.Context, o Options) (manager.Request, error) {
 	if req.Agent == "" {
 		req.Agent = "agent"
 	}
-	if !agentName.MatchString(req.Agent) {
+	if !config.IsAgentName(req.Agent) {
 		return req, fmt.Errorf("--agent %q: an agent's name becomes part of a branch name; use up to 63 lower-case letters, digits, - and _", req.Agent)
 	}
 	if len(req.Command) == 0 {
