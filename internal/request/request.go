@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -56,7 +57,7 @@ func ReadPrompt(path string) (string, error) {
 	if path != "-" {
 		var err error
 		if f, err = os.Open(path); err != nil {
-			return "", fmt.Errorf("read the prompt: %w", err)
+			return "", fmt.Errorf("read the prompt: %w: pass --prompt-file FILE, or - for standard input", err)
 		}
 		defer f.Close()
 	}
