@@ -34,7 +34,7 @@ func TestNearest(t *testing.T) {
 		}
 	}
 	Sort("podmen", names)
-	if !slices.Equal(names, []string{"podman", "kubejob", "embedded"}) {
+	if !slices.Equal(names, []string{"podman", "embedded", "kubejob"}) {
 		t.Errorf("sorted: %q", names)
 	}
 }
