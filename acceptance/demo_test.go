@@ -3,6 +3,7 @@ package acceptance
 import (
 	"bytes"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -14,7 +15,8 @@ func TestDemo(t *testing.T) {
 	for name, dir := range map[string]string{"here": "..", "elsewhere": t.TempDir()} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cmd := exec.Command(kick, "demo")
+			state := filepath.Join(t.TempDir(), "state")
+			cmd := exec.Command(kick, "demo", "--state-dir", state)
 			cmd.Dir = dir
 			var stdout, stderr bytes.Buffer
 			cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -31,6 +33,11 @@ func TestDemo(t *testing.T) {
 				if !strings.Contains(stderr.String(), want) {
 					t.Errorf("the demonstration does not show %q:\n%s", want, stderr.String())
 				}
+			}
+			// What it says is kept can be looked at when it has ended.
+			out, err := exec.Command(kick, "diff", "--state-dir", state, "last").CombinedOutput()
+			if err != nil || !strings.Contains(string(out), "lint.yml") {
+				t.Errorf("the refused work is not there: %v\n%s", err, out)
 			}
 		})
 	}

@@ -301,11 +301,15 @@ func (r *run) judge(ctx context.Context, res sandbox.Result, err error) {
 			r.fail(AgentFailed, fmt.Errorf("the agent exited with code %d", res.ExitCode))
 		}
 	case sandbox.ReasonTimeout:
+		r.out.Remedy = "Give it more time with --timeout, or a smaller task."
 		r.fail(TimedOut, fmt.Errorf("the agent was still running after %s", r.wall()))
 	case sandbox.ReasonCancelled:
 		r.fail(Cancelled, errors.New("kick was told to stop while the agent ran"))
 	case sandbox.ReasonSignaled, sandbox.ReasonOutOfMemory, sandbox.ReasonProcessLimit, sandbox.ReasonDiskLimit:
 		r.fail(AgentFailed, errors.New(describe(res)))
+	case sandbox.ReasonStartFailed:
+		r.out.Remedy = "The agent sees the repository, the programs in this host's /usr, and what --program-dir adds: name a command that is there."
+		r.fail(RuntimeError, errors.New(describe(res)))
 	default:
 		r.fail(RuntimeError, errors.New(describe(res)))
 	}
@@ -328,7 +332,7 @@ func describe(res sandbox.Result) string {
 		sandbox.ReasonProcessLimit: "the agent started more processes than it may: raise the process limit or look for a runaway script",
 		sandbox.ReasonDiskLimit:    "the agent wrote more to the workspace than it may: raise the disk limit or look for what it writes",
 		sandbox.ReasonLost:         "the sandbox was lost",
-		sandbox.ReasonStartFailed:  "the sandbox or the agent's command could not be started: name a program of this host's /usr, of the repository, or of a --program-dir",
+		sandbox.ReasonStartFailed:  "the sandbox or the agent's command could not be started",
 	}[res.Reason]
 	if what == "" {
 		what = "the sandbox ended with reason " + string(res.Reason)

@@ -107,7 +107,7 @@ func (s *State) NewKick() (*Kick, error) {
 	id := kickid.New()
 	dir := s.KickDir(id)
 	if err := os.Mkdir(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make kick: %w", err)
+		return nil, fmt.Errorf("make kick: %w: make the state directory writable, or pass --state-dir DIR for another place", err)
 	}
 	k, err := s.lockKick(id)
 	if err != nil {
@@ -170,6 +170,9 @@ func writeJSON(path string, v any) error {
 	}
 	_, werr := f.Write(append(b, '\n'))
 	if err := errors.Join(werr, f.Sync(), f.Close()); err != nil {
+		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+			err = fmt.Errorf("%w: free disk space, then run `kick gc`", err)
+		}
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return os.Rename(tmp, path)

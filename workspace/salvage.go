@@ -78,8 +78,9 @@ func Salvage(ctx context.Context, l sandbox.Launcher, req SalvageRequest) (sandb
 // clone of the repository, not in one that is in use: what an agent made is
 // fetched there. The commits come as branch kick-restored/ID; other branches,
 // tags, stashes and uncommitted changes come as remote-tracking branches
-// kick-restored/ID/heads/..., kick-restored/ID/stash and so on. Without names
-// of artifacts, all that are there are meant. Nothing kept: no command.
+// kick-restored/ID/heads/..., kick-restored/ID/kick/stash/0,
+// kick-restored/ID/kick/uncommitted and so on. Without names of artifacts, all
+// that are there are meant. Nothing kept: no command.
 func RestoreCommands(dir, id string, artifacts ...sandbox.Artifact) []string {
 	var commands []string
 	for _, b := range []struct {

@@ -79,7 +79,11 @@ func configCheck(path string) error {
 	for _, w := range c.Warnings() {
 		fmt.Printf("warning: %s\n", w)
 	}
-	fmt.Printf("%s: ok, %d agents\n", c.Path(), len(c.Names()))
+	agents := "1 agent"
+	if n := len(c.Names()); n != 1 {
+		agents = fmt.Sprintf("%d agents", n)
+	}
+	fmt.Printf("%s: ok, %s\n", c.Path(), agents)
 	return nil
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/kickhq/kick/internal/ui"
 )
 
-func newDemo(*globals) *cobra.Command {
+func newDemo(g *globals) *cobra.Command {
 	var serve bool
 	c := &cobra.Command{
 		Use:   "demo",
@@ -18,14 +18,15 @@ func newDemo(*globals) *cobra.Command {
 		Long: `Show kick's main job on this machine alone: a scripted agent in the embedded
 sandbox commits to a copy of this repository, and a pull request is opened on a
 stand-in for GitHub. Then the agent hides a token and changes a workflow, and
-is refused.`,
+is refused. The kicks stay in --state-dir, or in a directory of their own that
+is named at the end.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			self, err := os.Executable()
 			if err != nil {
 				return err
 			}
-			o := demo.Options{Kick: self, Out: os.Stdout, Printer: ui.New(os.Stderr), Serve: serve}
+			o := demo.Options{Kick: self, Out: os.Stdout, Printer: ui.New(os.Stderr), State: g.stateDir, Serve: serve}
 			if here, err := checkout.Find(c.Context(), "."); err == nil {
 				o.Source = here.Top
 			}

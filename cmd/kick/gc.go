@@ -29,6 +29,9 @@ used for a while go too. Kept work is only removed with --older-than.`,
 			if err != nil {
 				return err
 			}
+			if len(rep.Recovered)+len(rep.Running)+len(rep.Removed)+len(rep.Problems) == 0 {
+				fmt.Println("nothing to clean up")
+			}
 			for _, o := range rep.Recovered {
 				fmt.Printf("recovered %s  %s  %s\n", o.ID, o.Outcome, o.KeptAt)
 			}

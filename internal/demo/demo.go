@@ -27,6 +27,9 @@ type Options struct {
 	Source  string // a git checkout or repository whose history is worked on; empty: a small one is made
 	Out     io.Writer
 	Printer *ui.Printer
+	// State is the state directory of the kicks. Empty: one is made, and stays,
+	// since the work that was refused is kept there.
+	State string
 	// Serve keeps the stand-in running at the end until the context ends, so
 	// that the pull request's page can be looked at.
 	Serve bool
@@ -68,6 +71,12 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	made := o.State == ""
+	if made {
+		if o.State, err = os.MkdirTemp("", "kick-demo-state-"); err != nil {
+			return err
+		}
+	}
 	source, err := history(ctx, o.Source, filepath.Join(dir, "source.git"))
 	if err != nil {
 		return err
@@ -109,6 +118,10 @@ func Run(ctx context.Context, o Options) (err error) {
 		p.Linef("  %s", line)
 	}
 	p.Linef("\nOne pull request, two refusals with the work kept, no token left alive. %.1f s.", time.Since(began).Seconds())
+	p.Linef("Look again with: %s --state-dir %s show last (or ls, logs, diff, salvage)", o.Kick, o.State)
+	if made {
+		p.Linef("Remove it all with: rm -r %s", o.State)
+	}
 	for _, r := range results {
 		fmt.Fprintln(o.Out, r)
 	}
@@ -122,8 +135,7 @@ func Run(ctx context.Context, o Options) (err error) {
 // kickRun runs one scene's kick as a person would.
 func kickRun(ctx context.Context, o Options, dir string, hub *githubtest.Server, key string, s scene) (manager.Outcome, error) {
 	var out manager.Outcome
-	state := filepath.Join(dir, "state")
-	args := []string{"run", "--state-dir", state, "--repo", hub.URL() + "/acme/kick", "--github-api", hub.API(), "--agent", "demo", "-p", s.prompt, "--", "sh", "-c", s.agent}
+	args := []string{"run", "--state-dir", o.State, "--repo", hub.URL() + "/acme/kick", "--github-api", hub.API(), "--agent", "demo", "-p", s.prompt, "--", "sh", "-c", s.agent}
 	o.Printer.Linef("%s", o.Printer.Paint(ui.Dim, fmt.Sprintf("$ kick run --repo %s/acme/kick --agent demo -p %q -- sh -c '…'", hub.URL(), s.prompt)))
 	cmd := exec.CommandContext(ctx, o.Kick, args...)
 	cmd.Env = append(os.Environ(), fmt.Sprintf("KICK_GITHUB_APP_ID=%d", githubtest.AppID), "KICK_GITHUB_APP_KEY_FILE="+key)
@@ -138,7 +150,7 @@ func kickRun(ctx context.Context, o Options, dir string, hub *githubtest.Server,
 	if len(fields) < 2 {
 		return out, fmt.Errorf("kick printed no result (%v)", cmd.ProcessState)
 	}
-	b, err := os.ReadFile(filepath.Join(state, "kicks", fields[1], "result.json"))
+	b, err := os.ReadFile(filepath.Join(o.State, "kicks", fields[1], "result.json"))
 	if err != nil {
 		return out, err
 	}

@@ -92,6 +92,15 @@ func state(dir string) Check {
 		return c
 	}
 	c.Found = s.Dir
+	probe, err := os.CreateTemp(s.Dir, "doctor-")
+	if err == nil {
+		err = errors.Join(probe.Close(), os.Remove(probe.Name()))
+	}
+	if err != nil {
+		c.Found += ": " + err.Error()
+		c.Remedy = "Make it writable and free some space there, or pass --state-dir DIR for another place."
+		return c
+	}
 	var fs syscall.Statfs_t
 	if err := syscall.Statfs(s.Dir, &fs); err == nil {
 		free := fs.Bavail * uint64(fs.Bsize)
