@@ -204,6 +204,7 @@ func (e *Embedded) collect(ctx context.Context, spec LaunchSpec, event func(Even
 	if err := giveWorkspace(ctx, p); err != nil {
 		return err
 	}
+	openUp(ctx, spec.Workspace.Dir)
 	c := &sinkCopy{sink: spec.Workspace.Sink}
 	s := &session{plan: p, shim: e.shim, sink: c, weak: e.weak, event: func(EventKind) {}}
 	err = s.run(ctx)
@@ -256,7 +257,7 @@ func claim(id string) (release func(), err error) {
 	if err != nil {
 		return nil, &Error{Kind: ErrSpec, Op: "id " + id, Err: err, Remedy: "If a sandbox of this id is running, wait for its end"}
 	}
-	return func() { c.Close() }, nil
+	return func() { _ = c.Close() }, nil // no file is behind it
 }
 
 // preflights counts, so that several at once have different names.

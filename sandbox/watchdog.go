@@ -60,12 +60,11 @@ func (w *watchdog) run(ctx context.Context, exceeded func(Reason)) {
 		host = t.C
 	}
 	for {
-		begin := time.Now()
 		select {
 		case <-ctx.Done():
 			return
 		case <-memory:
-			begin = time.Now()
+			begin := time.Now()
 			if w.lookAtProcesses() {
 				exceeded(ReasonOutOfMemory)
 				return
@@ -78,7 +77,7 @@ func (w *watchdog) run(ctx context.Context, exceeded func(Reason)) {
 				return
 			}
 		case <-disk:
-			begin = time.Now()
+			begin := time.Now()
 			if w.lookAtDisk(ctx) {
 				exceeded(ReasonDiskLimit)
 				return
@@ -305,6 +304,44 @@ func walkNoFollow(ctx context.Context, d *os.File, depth int, visit func(parent 
 			return nil // io.EOF, or a directory that went away
 		}
 	}
+}
+
+// openUp lets the owner of a tree read it, where an agent took that right away:
+// what its owner cannot read cannot be collected, and would be lost. It is for
+// a tree that nobody writes to any more. What it cannot change it leaves; the
+// collector says what it cannot read.
+func openUp(ctx context.Context, dir string) {
+	open := func(parent int, name string, st *unix.Stat_t) error {
+		need := uint32(0o400)
+		if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			need = 0o500
+		}
+		if kind := st.Mode & unix.S_IFMT; kind != unix.S_IFDIR && kind != unix.S_IFREG || st.Mode&need == need {
+			return nil
+		}
+		// Through a descriptor, so that it is this very file's mode and no
+		// other's that a link leads to.
+		fd, err := unix.Openat(parent, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return nil
+		}
+		defer unix.Close(fd)
+		var now unix.Stat_t
+		if unix.Fstat(fd, &now) == nil && now.Ino == st.Ino && now.Mode == st.Mode {
+			_ = unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), now.Mode&0o7777|need)
+		}
+		return nil
+	}
+	var st unix.Stat_t
+	if unix.Lstat(dir, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return
+	}
+	_ = open(unix.AT_FDCWD, dir, &st)
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return
+	}
+	_ = walkNoFollow(ctx, os.NewFile(uintptr(fd), dir), 0, open)
 }
 
 // chownTree gives a directory and what is in it to a user, links themselves

@@ -107,14 +107,15 @@ func tempDir() (string, error) {
 			if err = os.WriteFile(probe, make([]byte, 64<<10), 0o600); err == nil {
 				return dir, os.Remove(probe)
 			}
-			os.RemoveAll(dir)
+			err = errors.Join(err, os.RemoveAll(dir))
 		}
 		errs = append(errs, err)
 	}
 	return "", errors.Join(errs...)
 }
 
-func (v *view) close() { os.RemoveAll(v.tmp) }
+// close removes the view. What stays goes with the sandbox.
+func (v *view) close() { _ = os.RemoveAll(v.tmp) }
 
 // write fills the private git directory.
 func (v *view) write() error {

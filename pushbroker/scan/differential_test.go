@@ -110,7 +110,7 @@ func compare(t testing.TB, s *Scanner, d *detect.Detector, text, path, where str
 	if err != nil || spent != "" {
 		t.Fatalf("%s: %v, spent %q", where, err, spent)
 	}
-	theirs = d.Detect(detect.Fragment{Raw: text, FilePath: path})
+	theirs = d.Detect(detect.Fragment{Raw: text, FilePath: path}) //nolint:staticcheck // Detect takes no other type
 	for _, g := range theirs {
 		worst := policy.Level("")
 		for _, f := range all {

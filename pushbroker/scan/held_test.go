@@ -129,7 +129,7 @@ func TestNothingPrintsValues(t *testing.T) {
 	}
 	all = append(all, string(j), s.Digest(), s.HeldDigest())
 	for _, text := range all {
-		for _, secret := range []string{value[:6], value[10:16], token[4:10], string(testKey), fmt.Sprint(testKey)[1:20]} {
+		for _, secret := range []string{value[:6], value[10:16], token[4:10], string(testKey), fmt.Sprintf("%d", testKey)[1:20]} {
 			if strings.Contains(text, secret) {
 				t.Errorf("%q is in %s", secret, text)
 			}

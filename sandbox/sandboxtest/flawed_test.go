@@ -226,14 +226,7 @@ func TestProbeOnTheHost(t *testing.T) {
 // are allowed. As root of the host, none is tried.
 func TestProbeWithoutFilter(t *testing.T) {
 	t.Parallel()
-	dir, err := os.MkdirTemp("", "probe")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	dir := temporary(t, "probe", 0o755)
 	b, err := os.ReadFile(buildProbe(t))
 	if err != nil {
 		t.Fatal(err)

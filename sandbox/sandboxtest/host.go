@@ -84,3 +84,25 @@ func eventually(t *testing.T, what string, list func() []string) {
 		time.Sleep(10 * time.Millisecond) // there is no event to wait for
 	}
 }
+
+// temporary makes a directory with a short path, for sockets, and of a mode for
+// the sandbox's user; it is removed with the test.
+func temporary(t *testing.T, prefix string, mode os.FileMode) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { remove(t, dir) })
+	if err := os.Chmod(dir, mode); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// remove removes what a test left on the host.
+func remove(t *testing.T, path string) {
+	if err := os.RemoveAll(path); err != nil {
+		t.Error(err)
+	}
+}

@@ -90,7 +90,7 @@ func (s *suite) hostFiles(t *testing.T) {
 		if err != nil {
 			return // not ours to write
 		}
-		t.Cleanup(func() { os.Remove(f.Name()) })
+		t.Cleanup(func() { remove(t, f.Name()) })
 		if err := f.Chmod(0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -187,7 +187,7 @@ func (s *suite) setuid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Cleanup(func() { remove(t, dir) })
 	b, err := os.ReadFile(s.probe)
 	if err != nil {
 		t.Fatal(err)

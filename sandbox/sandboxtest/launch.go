@@ -205,12 +205,11 @@ func runChild(t *testing.T, h Harness, spec string) {
 
 // child is another process with a launcher of its own.
 type child struct {
-	cmd    *exec.Cmd
-	out    *watched
-	done   chan struct{}
-	err    error
-	tmp    string
-	killed bool
+	cmd  *exec.Cmd
+	out  *watched
+	done chan struct{}
+	err  error
+	tmp  string
 }
 
 // startChild runs spec in another process, whose temporary files go to a

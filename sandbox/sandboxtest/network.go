@@ -21,14 +21,7 @@ import (
 func gateway(t *testing.T) (socket string, served *atomic.Int64) {
 	t.Helper()
 	// The path of a socket is limited to 108 bytes, a test's directory is longer.
-	dir, err := os.MkdirTemp("", "gw")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	dir := temporary(t, "gw", 0o755)
 	socket = filepath.Join(dir, filepath.Base(sandbox.EgressSocketPath))
 	l, err := net.Listen("unix", socket)
 	if err != nil {
@@ -132,14 +125,7 @@ func (s *suite) noOtherNetwork(t *testing.T) {
 		}()
 		return l
 	}
-	dir, err := os.MkdirTemp("", "host")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o777); err != nil {
-		t.Fatal(err)
-	}
+	dir := temporary(t, "host", 0o777)
 	path := filepath.Join(dir, "host.sock")
 	abstract := "@" + s.prefix + random(4)
 	tcp := accept(net.Listen("tcp", "0.0.0.0:0")).Addr().(*net.TCPAddr).Port
@@ -152,7 +138,7 @@ func (s *suite) noOtherNetwork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { udp.Close() })
+	t.Cleanup(func() { _ = udp.Close() })
 	go func() {
 		b := make([]byte, 100)
 		for {

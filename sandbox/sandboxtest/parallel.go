@@ -18,7 +18,11 @@ func (s *suite) eightAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c, ok := other.(interface{ Close() error }); ok {
-		defer c.Close()
+		defer func() {
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		}()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
