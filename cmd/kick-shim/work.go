@@ -193,7 +193,7 @@ func (c *collector) look() {
 		return
 	}
 	if c.view, err = openView(c.cfg, c.root, c.patience, &c.sum); err != nil {
-		c.sum.problem("read the repository: %v; the whole work tree is archived instead", err)
+		c.sum.problem("read the repository: %v; the whole work tree is archived instead, and the repository as %s", err, keptRepository)
 		c.whole = true
 		return
 	}

@@ -50,7 +50,10 @@ func (c *collector) sendArchive() error {
 
 func (a *archive) write(c *collector) error {
 	if c.whole {
-		return a.children(c.root, "", 0)
+		if err := a.children(c.root, "", 0); err != nil || c.view != nil {
+			return err
+		}
+		return a.repository(c.root)
 	}
 	for _, p := range c.dirt.files {
 		if err := a.add(c.root, p, p, 0); err != nil {
@@ -70,6 +73,21 @@ func (a *archive) leave(name string) error {
 		a.first = name
 	}
 	return nil
+}
+
+// keptRepository is where the repository is in an archive, if git could not
+// read it: not under a name that git would take for a repository's, and one
+// that nothing else in the archive has.
+const keptRepository = hiveDir + "/git"
+
+// repository adds the repository as it lies there: there may be commits in it
+// that are nowhere else.
+func (a *archive) repository(root *os.Root) error {
+	info, err := root.Lstat(".git")
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !info.IsDir() {
+		return nil // a link or a file says where it went; what is in the work tree is kept anyway
+	}
+	return a.add(root, ".git", keptRepository, 0)
 }
 
 // children adds all that is in a directory. The repository and what kick keeps

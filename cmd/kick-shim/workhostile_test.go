@@ -201,7 +201,9 @@ func TestCollectGarbage(t *testing.T) {
 			if content["dirty.txt"] != "dirty\n" || r.get(dirtyArchive).broken != "" {
 				t.Errorf("archive has %q: %s", names, r.get(dirtyArchive).broken)
 			}
-			if slices.ContainsFunc(names, func(n string) bool { return strings.HasPrefix(n, ".git/") || strings.HasPrefix(n, ".hive") }) {
+			if slices.ContainsFunc(names, func(n string) bool {
+				return strings.HasPrefix(n, ".git/") || strings.HasPrefix(n, ".hive") && !strings.HasPrefix(n, keptRepository+"/")
+			}) {
 				t.Errorf("archive has %q", names)
 			}
 			if strings.Contains(tt.kinds, restBundle) && r.get(restBundle).broken == "" {
@@ -348,6 +350,42 @@ func TestCollectUnreadable(t *testing.T) {
 	r = collectIn(t, frame.Config{WorkDir: ws.dir, BaseOID: oid})
 	if _, content := r.tar(); content["fine.txt"] != "fine\n" || !strings.Contains(r.get(dirtyArchive).broken, "3 paths are left out") {
 		t.Errorf("archive has %q: %q", keys(content), r.get(dirtyArchive).broken)
+	}
+}
+
+// A repository that git cannot read may hold the only copy of a commit.
+func TestCollectKeepsBrokenRepository(t *testing.T) {
+	t.Parallel()
+	for name, breakIt := range map[string]string{
+		"moved":      "mv .git elsewhere && echo 'gitdir: elsewhere' >.git",
+		"linked":     "mv .git elsewhere && ln -s elsewhere .git",
+		"no objects": "mv .git/objects .git/things",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ws, _, oid := newWorkspace(t, nil)
+			ws.write("mine.txt", "mine\n")
+			ws.git("add", "mine.txt")
+			ws.git("commit", "-qm", "mine")
+			tip := ws.git("rev-parse", "HEAD")
+			object := tip[:2] + "/" + tip[2:]
+			cmd := exec.Command("sh", "-c", breakIt)
+			cmd.Dir = ws.dir
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			r := collectIn(t, frame.Config{WorkDir: ws.dir, BaseOID: oid})
+			_, content := r.tar()
+			kept := slices.ContainsFunc(keys(content), func(n string) bool { return strings.HasSuffix(n, object) })
+			if !kept && r.get(dirtyArchive).broken == "" {
+				t.Errorf("the commit %s is lost, and nothing says so: %q, problems %q", tip, keys(content), r.work.Problems)
+			}
+			for _, n := range keys(content) {
+				if n == ".git" || strings.HasPrefix(n, ".git/") {
+					t.Errorf("the archive has a live repository: %q", n)
+				}
+			}
+		})
 	}
 }
 
