@@ -2,10 +2,10 @@ package policy
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 
 	"github.com/kickhq/kick/internal/escape"
+	"github.com/kickhq/kick/internal/lazyregexp"
 )
 
 var contentRules = []Rule{{
@@ -43,15 +43,15 @@ var contentRules = []Rule{{
 
 // trailer finds "Some-Thing-by: name <mail>" lines, anywhere in a message:
 // forges and bots do not agree on what a trailer block is.
-var trailer = regexp.MustCompile(`(?im)^[ \t>]*((?:signed-off|co-authored|co-developed|authored|committed|reviewed|acked|tested|approved|verified|reported|suggested|requested|helped|mentored)-by)[ \t]*:[ \t]*(.*)$`)
+var trailer = lazyregexp.New(`(?im)^[ \t>]*((?:signed-off|co-authored|co-developed|authored|committed|reviewed|acked|tested|approved|verified|reported|suggested|requested|helped|mentored)-by)[ \t]*:[ \t]*(.*)$`)
 
-var skipChecks = regexp.MustCompile(`(?im)^[ \t]*(skip-checks|request-checks)[ \t]*:[ \t]*\S+`)
+var skipChecks = lazyregexp.New(`(?im)^[ \t]*(skip-checks|request-checks)[ \t]*:[ \t]*\S+`)
 
 // skipCI are the forms that GitHub, GitLab, Azure, CircleCI, Travis, AppVeyor,
 // Netlify and Vercel document for "run nothing for this commit".
-var skipCI = regexp.MustCompile(`(?i)\[\s*(skip[ -](ci|actions|azurepipelines|azp|travis|circleci|appveyor|netlify|vercel|cd|github)|(ci|actions|azurepipelines|azp|travis|appveyor|vercel)[ -]skip|no ci)\s*\]|\*\*\*NO_CI\*\*\*`)
+var skipCI = lazyregexp.New(`(?i)\[\s*(skip[ -](ci|actions|azurepipelines|azp|travis|circleci|appveyor|netlify|vercel|cd|github)|(ci|actions|azurepipelines|azp|travis|appveyor|vercel)[ -]skip|no ci)\s*\]|\*\*\*NO_CI\*\*\*`)
 
-var mailOf = regexp.MustCompile(`<([^<>]*)>\s*$`)
+var mailOf = lazyregexp.New(`<([^<>]*)>\s*$`)
 
 var commitRules = []Rule{{
 	ID: "commit-header", Level: Block,

@@ -4,12 +4,13 @@ import (
 	_ "embed"
 	"fmt"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/kickhq/kick/internal/lazyregexp"
 )
 
 // Schema is the JSON Schema of the policy file, as published.
@@ -261,10 +262,10 @@ func (d *decoder) need(n *yaml.Node, what, key string, ok bool) {
 }
 
 var (
-	hostName = regexp.MustCompile(`^(\*\.)?([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
-	envName  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
-	word     = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
-	mail     = regexp.MustCompile(`^[^\s<>@]+@[^\s<>@]+$`)
+	hostName = lazyregexp.New(`^(\*\.)?([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	envName  = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
+	word     = lazyregexp.New(`^[a-z0-9][a-z0-9-]{0,62}$`)
+	mail     = lazyregexp.New(`^[^\s<>@]+@[^\s<>@]+$`)
 	methods  = []string{"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"}
 )
 

@@ -8,11 +8,11 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	"github.com/kickhq/kick/internal/escape"
 	"github.com/kickhq/kick/internal/githubapp"
+	"github.com/kickhq/kick/internal/lazyregexp"
 )
 
 // Access is the authority to publish on GitHub or a GitHub Enterprise host. The
@@ -65,11 +65,11 @@ const forms = "give an https:// or ssh:// URL, user@host:path, or the absolute p
 var (
 	// scpForm is [user@]host:path, without a second "@": a password would hide
 	// in it.
-	scpForm  = regexp.MustCompile(`^(?:([A-Za-z0-9_][A-Za-z0-9._-]*)@)?([A-Za-z0-9][A-Za-z0-9.-]*):([^:@-][^:@]*)$`)
-	hostForm = regexp.MustCompile(`^(?:[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:]+\])(?::[0-9]{1,5})?$`)
+	scpForm  = lazyregexp.New(`^(?:([A-Za-z0-9_][A-Za-z0-9._-]*)@)?([A-Za-z0-9][A-Za-z0-9.-]*):([^:@-][^:@]*)$`)
+	hostForm = lazyregexp.New(`^(?:[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:]+\])(?::[0-9]{1,5})?$`)
 	// GitHub's own rules for names are narrower.
-	ownerForm = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9_-]{0,98}[A-Za-z0-9])?$`)
-	nameForm  = regexp.MustCompile(`^[A-Za-z0-9._-]{1,100}$`)
+	ownerForm = lazyregexp.New(`^[A-Za-z0-9](?:[A-Za-z0-9_-]{0,98}[A-Za-z0-9])?$`)
+	nameForm  = lazyregexp.New(`^[A-Za-z0-9._-]{1,100}$`)
 )
 
 // NewTarget reads a repository's address and says how it will be written to.

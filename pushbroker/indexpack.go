@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/kickhq/kick/internal/escape"
 	"github.com/kickhq/kick/internal/gitcmd"
+	"github.com/kickhq/kick/internal/lazyregexp"
 )
 
 // severities are git's checks that are warnings or less by default and that
@@ -48,7 +48,7 @@ func dropSeverity(id string) bool {
 	return len(severities.ids) < before
 }
 
-var unknownSeverity = regexp.MustCompile(`Unhandled message id: (\w+)`)
+var unknownSeverity = lazyregexp.New(`Unhandled message id: (\w+)`)
 
 // index has git check the pack and write it into the quarantine, and reads
 // what is in it from the index that git made.
@@ -105,7 +105,7 @@ func (in *ingest) index(ctx context.Context) error {
 }
 
 // hostTrouble are git's words for what is the host's fault, not the pack's.
-var hostTrouble = regexp.MustCompile(`(?i)no space left|read-only file system|permission denied|input/output error|too many open files|unable to create temporary|cannot fork|disk quota`)
+var hostTrouble = lazyregexp.New(`(?i)no space left|read-only file system|permission denied|input/output error|too many open files|unable to create temporary|cannot fork|disk quota`)
 
 // indexError tells a refused pack from a broken host.
 func (in *ingest) indexError(ctx context.Context, err error) error {

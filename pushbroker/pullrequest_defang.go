@@ -1,11 +1,11 @@
 package pushbroker
 
 import (
-	"regexp"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/kickhq/kick/internal/escape"
+	"github.com/kickhq/kick/internal/lazyregexp"
 )
 
 // Hostile text reaches a pull request in two ways only: in a code frame of
@@ -15,16 +15,16 @@ import (
 // closing keywords, addresses) is broken by a blank that everybody sees.
 
 var defang = []struct {
-	match *regexp.Regexp
+	match *lazyregexp.Regexp
 	put   string
 }{
-	{regexp.MustCompile(`@([A-Za-z0-9])`), "@ $1"},                                  // @user, @org/team
-	{regexp.MustCompile(`#([0-9])`), "# $1"},                                        // #1, org/repo#1
-	{regexp.MustCompile(`(?i)\b(GH-)([0-9])`), "$1 $2"},                             // GH-1
-	{regexp.MustCompile(`:/(/+)`), ": /$1"},                                         // addresses, also those of issues
-	{regexp.MustCompile(`(?i)\bwww\.`), "www ."},                                    // GitHub links these without a scheme
-	{regexp.MustCompile(`<!--`), "<! --"},                                           // for those who read the raw text
-	{regexp.MustCompile(`(?i)/(issues|pull|pulls|discussions)/([0-9])`), "/$1/ $2"}, // an address without a scheme
+	{lazyregexp.New(`@([A-Za-z0-9])`), "@ $1"},                                  // @user, @org/team
+	{lazyregexp.New(`#([0-9])`), "# $1"},                                        // #1, org/repo#1
+	{lazyregexp.New(`(?i)\b(GH-)([0-9])`), "$1 $2"},                             // GH-1
+	{lazyregexp.New(`:/(/+)`), ": /$1"},                                         // addresses, also those of issues
+	{lazyregexp.New(`(?i)\bwww\.`), "www ."},                                    // GitHub links these without a scheme
+	{lazyregexp.New(`<!--`), "<! --"},                                           // for those who read the raw text
+	{lazyregexp.New(`(?i)/(issues|pull|pulls|discussions)/([0-9])`), "/$1/ $2"}, // an address without a scheme
 }
 
 func defanged(s string) string {

@@ -3,7 +3,6 @@ package pushbroker
 import (
 	"context"
 	"errors"
-	"regexp"
 	"strings"
 	"time"
 
@@ -12,33 +11,34 @@ import (
 	"github.com/kickhq/kick/internal/escape"
 	"github.com/kickhq/kick/internal/gitcmd"
 	"github.com/kickhq/kick/internal/githubapp"
+	"github.com/kickhq/kick/internal/lazyregexp"
 )
 
 // gitAnswers map what git and GitHub print to a reason, the first match
 // counts. GitHub's words are those of its push report; git's those of 2.39 to
 // 2.5x under LC_ALL=C.
 var gitAnswers = []struct {
-	match  *regexp.Regexp
+	match  *lazyregexp.Regexp
 	reason Reason
 }{
-	{regexp.MustCompile(`(?i)push cannot contain secrets|GITHUB PUSH PROTECTION`), ReasonPushProtection},
-	{regexp.MustCompile("without [`'\"]?workflows?[`'\"]? (permission|scope)"), ReasonWorkflows},
-	{regexp.MustCompile(`GH006|protected branch hook declined`), ReasonProtected},
-	{regexp.MustCompile(`GH013|repository rule violations`), ReasonRuleset},
-	{regexp.MustCompile(`GH01[0-9]`), ReasonRuleset},
-	{regexp.MustCompile(`archived so it is read-only`), ReasonReadOnly},
-	{regexp.MustCompile(`\[rejected\].*\((stale info|fetch first|non-fast-forward|already exists)\)|\[remote rejected\].*\((reference already exists|failed to update ref|cannot lock ref|failed to lock|incorrect old value provided|fetch first)`), ReasonBranchExists},
-	{regexp.MustCompile(`hook declined`), ReasonHook},
-	{regexp.MustCompile(`\[remote rejected\]|\[rejected\]`), ReasonRejected},
-	{regexp.MustCompile(`detected dubious ownership`), ReasonOwnership},
-	{regexp.MustCompile(`insufficient permission for adding an object|unable to create temporary object directory|Permission denied\n.*unpack|unpacker error`), ReasonReadOnly},
-	{regexp.MustCompile(`returned error: 429|(?i)rate limit`), ReasonRateLimit},
-	{regexp.MustCompile(`returned error: 5[0-9][0-9]|Internal Server Error`), ReasonServer},
-	{regexp.MustCompile(`returned error: 403|Permission to .* denied|denied to `), ReasonPermission},
-	{regexp.MustCompile(`Authentication failed|returned error: 401|could not read (Username|Password)|Invalid username or token|Permission denied \(publickey|Host key verification failed`), ReasonAuthentication},
-	{regexp.MustCompile(`returned error: 30[0-9]|unable to update url base from redirection`), ReasonMoved},
-	{regexp.MustCompile(`Repository not found|returned error: 404|does not appear to be a git repository|^fatal: repository '.*' (does not exist|not found)|not found`), ReasonNotFound},
-	{regexp.MustCompile(`Could not resolve host|Failed to connect|Couldn't connect|Connection (refused|reset|timed out)|timed out|RPC failed|early EOF|hung up|unexpected disconnect|Empty reply|Operation too slow|SSL|TLS|recv failure`), ReasonNetwork},
+	{lazyregexp.New(`(?i)push cannot contain secrets|GITHUB PUSH PROTECTION`), ReasonPushProtection},
+	{lazyregexp.New("without [`'\"]?workflows?[`'\"]? (permission|scope)"), ReasonWorkflows},
+	{lazyregexp.New(`GH006|protected branch hook declined`), ReasonProtected},
+	{lazyregexp.New(`GH013|repository rule violations`), ReasonRuleset},
+	{lazyregexp.New(`GH01[0-9]`), ReasonRuleset},
+	{lazyregexp.New(`archived so it is read-only`), ReasonReadOnly},
+	{lazyregexp.New(`\[rejected\].*\((stale info|fetch first|non-fast-forward|already exists)\)|\[remote rejected\].*\((reference already exists|failed to update ref|cannot lock ref|failed to lock|incorrect old value provided|fetch first)`), ReasonBranchExists},
+	{lazyregexp.New(`hook declined`), ReasonHook},
+	{lazyregexp.New(`\[remote rejected\]|\[rejected\]`), ReasonRejected},
+	{lazyregexp.New(`detected dubious ownership`), ReasonOwnership},
+	{lazyregexp.New(`insufficient permission for adding an object|unable to create temporary object directory|Permission denied\n.*unpack|unpacker error`), ReasonReadOnly},
+	{lazyregexp.New(`returned error: 429|(?i)rate limit`), ReasonRateLimit},
+	{lazyregexp.New(`returned error: 5[0-9][0-9]|Internal Server Error`), ReasonServer},
+	{lazyregexp.New(`returned error: 403|Permission to .* denied|denied to `), ReasonPermission},
+	{lazyregexp.New(`Authentication failed|returned error: 401|could not read (Username|Password)|Invalid username or token|Permission denied \(publickey|Host key verification failed`), ReasonAuthentication},
+	{lazyregexp.New(`returned error: 30[0-9]|unable to update url base from redirection`), ReasonMoved},
+	{lazyregexp.New(`Repository not found|returned error: 404|does not appear to be a git repository|^fatal: repository '.*' (does not exist|not found)|not found`), ReasonNotFound},
+	{lazyregexp.New(`Could not resolve host|Failed to connect|Couldn't connect|Connection (refused|reset|timed out)|timed out|RPC failed|early EOF|hung up|unexpected disconnect|Empty reply|Operation too slow|SSL|TLS|recv failure`), ReasonNetwork},
 }
 
 // classifyGit turns a failed git command into a PublishError. report is what
@@ -86,7 +86,7 @@ func splitStderr(stderr string) (remote, local []string) {
 
 // refReason is the reason in parentheses that a ref's line of the report ends
 // with.
-var refReason = regexp.MustCompile(`(?m)^!\t[^\t]*\t\[(?:remote )?rejected\] \((.*)\)$`)
+var refReason = lazyregexp.New(`(?m)^!\t[^\t]*\t\[(?:remote )?rejected\] \((.*)\)$`)
 
 // summary picks the line that says most.
 func summary(r Reason, remote, local []string, report string) string {

@@ -4,43 +4,43 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 	"syscall"
 	"unicode"
 
 	"github.com/kickhq/kick/internal/gitcmd"
+	"github.com/kickhq/kick/internal/lazyregexp"
 )
 
 // explanations turn git's and curl's words into what to do. The first pattern
 // that is found in what git wrote decides; git runs with LC_ALL=C. HOST and
 // WHERE are replaced.
 var explanations = []struct {
-	pattern *regexp.Regexp
+	pattern *lazyregexp.Regexp
 	kind    error
 	remedy  string
 }{
-	{regexp.MustCompile(`dubious ownership`), ErrSource,
+	{lazyregexp.New(`dubious ownership`), ErrSource,
 		"run kick as the owner of the repository or, if you trust its owner, run: git config --global --add safe.directory WHERE"},
-	{regexp.MustCompile(`does not appear to be a git repository|not a git repository`), ErrSource,
+	{lazyregexp.New(`does not appear to be a git repository|not a git repository`), ErrSource,
 		"give the directory of a git repository"},
-	{regexp.MustCompile(`No space left on device|Disk quota exceeded`), ErrHost,
+	{lazyregexp.New(`No space left on device|Disk quota exceeded`), ErrHost,
 		"free disk space, or let kick gc remove mirrors that are not used"},
-	{regexp.MustCompile(`could not read Username|could not read Password`), ErrRemote,
+	{lazyregexp.New(`could not read Username|could not read Password`), ErrRemote,
 		"kick has no credential that HOST accepts for this repository; configure one, or use an ssh URL"},
-	{regexp.MustCompile(`Authentication failed|Invalid username or|returned error: 40[13]`), ErrRemote,
+	{lazyregexp.New(`Authentication failed|Invalid username or|returned error: 40[13]`), ErrRemote,
 		"the credential was refused: check that it is valid and may read this repository"},
-	{regexp.MustCompile(`Repository not found|repository '.*' not found|returned error: 404`), ErrSource,
+	{lazyregexp.New(`Repository not found|repository '.*' not found|returned error: 404`), ErrSource,
 		"check the URL, and that the credential may read this repository"},
-	{regexp.MustCompile(`returned error: 30[0-9]|unable to update url base from redirection`), ErrSource,
+	{lazyregexp.New(`returned error: 30[0-9]|unable to update url base from redirection`), ErrSource,
 		"the remote redirects, and kick does not follow with a credential: use the repository's present URL"},
-	{regexp.MustCompile(`promisor|lazy fetch`), ErrSource,
+	{lazyregexp.New(`promisor|lazy fetch`), ErrSource,
 		"the repository is a partial clone: run git fetch --refetch --no-filter there, or name the repository that it was cloned from"},
-	{regexp.MustCompile(`Permission denied \(|Host key verification failed`), ErrRemote,
+	{lazyregexp.New(`Permission denied \(|Host key verification failed`), ErrRemote,
 		"check that ssh to this host works without a question, with a key in an agent or in ~/.ssh"},
-	{regexp.MustCompile(`transport '.*' not allowed`), ErrSource,
+	{lazyregexp.New(`transport '.*' not allowed`), ErrSource,
 		"use https, ssh, file, or http to this machine"},
-	{regexp.MustCompile(`Could not resolve|Connection refused|timed out|Operation too slow|SSL|certificate|Failed to connect`), ErrRemote,
+	{lazyregexp.New(`Could not resolve|Connection refused|timed out|Operation too slow|SSL|certificate|Failed to connect`), ErrRemote,
 		"check the network, the proxy and the certificates of this host"},
 }
 

@@ -9,9 +9,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 
+	"github.com/kickhq/kick/internal/lazyregexp"
 	"github.com/kickhq/kick/sandbox"
 )
 
@@ -34,7 +34,7 @@ var _ sandbox.Sink = (*DirSink)(nil)
 // maxReports bounds the report files of one kick.
 const maxReports = 16
 
-var reportName = regexp.MustCompile(`^agent-report[A-Za-z0-9._-]{0,100}\.json$`)
+var reportName = lazyregexp.New(`^agent-report[A-Za-z0-9._-]{0,100}\.json$`)
 
 // NewDirSink returns a sink that writes to dir, which is made with mode 0700 if
 // absent and must be the caller's own. max is the number of bytes that all

@@ -6,9 +6,10 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/kickhq/kick/internal/lazyregexp"
 )
 
 // remote is a repository that Source.Repo names.
@@ -22,11 +23,11 @@ type remote struct {
 
 // scpLike is user@host:path. A second "@" is refused: in user:password@host:path
 // the password would be taken for a path.
-var scpLike = regexp.MustCompile(`^(?:[A-Za-z0-9._][A-Za-z0-9._-]*@)?(?:[A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\]):[^:@-][^@]*$`)
+var scpLike = lazyregexp.New(`^(?:[A-Za-z0-9._][A-Za-z0-9._-]*@)?(?:[A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\]):[^:@-][^@]*$`)
 
 // hostName leaves out what git or curl might read in another way than we do; an
 // international name is written in its xn-- form.
-var hostName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*$`)
+var hostName = lazyregexp.New(`^[a-z0-9][a-z0-9._-]*$`)
 
 // parseRepo reads Source.Repo. No error of it repeats what may be a credential.
 func parseRepo(repo string) (remote, error) {

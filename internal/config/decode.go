@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/kickhq/kick/internal/credential"
+	"github.com/kickhq/kick/internal/lazyregexp"
 )
 
 const (
@@ -103,7 +103,7 @@ func (d *decoder) err() error {
 	return d.problems
 }
 
-var syntaxLine = regexp.MustCompile(`^(?:yaml: )?(?:[a-z ]*error: )?line (\d+): (.*)`)
+var syntaxLine = lazyregexp.New(`^(?:yaml: )?(?:[a-z ]*error: )?line (\d+): (.*)`)
 
 // parse returns the root node of the only document, or nil: then the file is
 // empty or not YAML, and the latter is a problem.
@@ -197,7 +197,7 @@ func (d *decoder) mapping(p place) []entry {
 	return entries
 }
 
-var plainKey = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+var plainKey = lazyregexp.New(`^[A-Za-z0-9_-]{1,64}$`)
 
 func keyName(key string) string {
 	if plainKey.MatchString(key) {

@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"maps"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/kickhq/kick/internal/credential"
+	"github.com/kickhq/kick/internal/lazyregexp"
 	"github.com/kickhq/kick/internal/spelling"
 	"github.com/kickhq/kick/sandbox"
 )
@@ -170,7 +170,7 @@ var agentFields = []field[agentBlock]{
 }
 
 // agentName is what fits a branch (kick/NAME/ID) and a label of every runtime.
-var agentName = regexp.MustCompile(`^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$`)
+var agentName = lazyregexp.New(`^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$`)
 
 // IsAgentName reports whether name can be an agent's: 1 to 63 lower-case
 // letters, digits, - and _, a letter or digit at both ends.
@@ -208,7 +208,7 @@ func decodeEnv(d *decoder, p place, a *agentBlock) {
 	}
 }
 
-var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,254}$`)
+var envName = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_]{0,254}$`)
 
 func checkEnvName(d *decoder, p place, name string) bool {
 	if envName.MatchString(name) {
@@ -303,7 +303,7 @@ func readDirectory(d *decoder, p place) (string, bool) {
 }
 
 // scpForm is the short form of an ssh URL: user@host:path or host:path.
-var scpForm = regexp.MustCompile(`^[A-Za-z0-9_.@-]+:[^/].*$|^[A-Za-z0-9_.-]+@[A-Za-z0-9_.-]+:.+$`)
+var scpForm = lazyregexp.New(`^[A-Za-z0-9_.@-]+:[^/].*$|^[A-Za-z0-9_.-]+@[A-Za-z0-9_.-]+:.+$`)
 
 func readRepo(d *decoder, p place) (string, bool) {
 	v, ok := readWord(d, p)
@@ -314,7 +314,7 @@ func readRepo(d *decoder, p place) (string, bool) {
 	return v, ok
 }
 
-var badRef = regexp.MustCompile(`^-|^/|/$|//|\.\.|@\{|\.lock(/|$)|(^|/)\.|\.$|[ ~^:?*\[\\\x00-\x20\x7f]|^$`)
+var badRef = lazyregexp.New(`^-|^/|/$|//|\.\.|@\{|\.lock(/|$)|(^|/)\.|\.$|[ ~^:?*\[\\\x00-\x20\x7f]|^$`)
 
 func readBranch(d *decoder, p place) (string, bool) {
 	v, ok := d.text(p, "the name of a branch")

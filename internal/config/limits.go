@@ -3,10 +3,11 @@ package config
 import (
 	"fmt"
 	"math"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/kickhq/kick/internal/lazyregexp"
 )
 
 // Bounds that tell a slip of the finger from a setting. The lower ones are
@@ -52,10 +53,10 @@ func readCPUs(d *decoder, p place) (float64, bool) {
 const sizePattern = `^([0-9]{1,18}(?:\.[0-9]{1,6})?) ?(B|kB|MB|GB|TB|KiB|MiB|GiB|TiB)$`
 
 var (
-	sizeForm   = regexp.MustCompile(sizePattern)
+	sizeForm   = lazyregexp.New(sizePattern)
 	sizeSchema = object{"type": "string", "pattern": sizePattern}
 	// Short units mean 1000 to some programs and 1024 to others.
-	shortSize = regexp.MustCompile(`^([0-9.]+) ?([kKmMgGtT])[bi]?$`)
+	shortSize = lazyregexp.New(`^([0-9.]+) ?([kKmMgGtT])[bi]?$`)
 )
 
 var units = map[string]float64{
