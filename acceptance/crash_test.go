@@ -51,6 +51,9 @@ func TestCrash(t *testing.T) {
 			}
 			o := onlyOutcome(t, state)
 			published := strings.Contains(run(t, bare, "git", "for-each-ref"), "refs/heads/kick/")
+			if !published && s.event != "outcome" && o.Outcome != manager.Interrupted {
+				t.Errorf("outcome %s of a kick that was killed", o.Outcome)
+			}
 			if published != (o.Outcome == manager.Published) {
 				t.Errorf("outcome %s, but published is %v", o.Outcome, published)
 			}

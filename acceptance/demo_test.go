@@ -9,10 +9,14 @@ import (
 )
 
 // TestDemo runs the README's first command, and the same where there is no
-// repository to work on.
+// repository to work on, or one without a history.
 func TestDemo(t *testing.T) {
 	t.Parallel()
-	for name, dir := range map[string]string{"here": "..", "elsewhere": t.TempDir()} {
+	shallow := filepath.Join(t.TempDir(), "shallow")
+	run(t, "", "git", "clone", "-q", "--depth=1", "file://"+seedBare(t), shallow)
+	empty := t.TempDir()
+	run(t, empty, "git", "init", "-q")
+	for name, dir := range map[string]string{"here": "..", "elsewhere": t.TempDir(), "shallow": shallow, "empty": empty} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			state := filepath.Join(t.TempDir(), "state")

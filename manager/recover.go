@@ -52,6 +52,10 @@ func (m *Manager) Recover(ctx context.Context, id string) (Outcome, error) {
 		return Outcome{}, errors.Join(err, k.close())
 	}
 	r.reconcile(ctx, entries)
+	if code := Code(get("outcome", "outcome")); r.out.Outcome == "" && code != "" && code != Published {
+		// It had ended, and its result could not be written: a full disk.
+		r.fail(code, errors.New("the record of how it ended was lost; its journal has the outcome alone"))
+	}
 	if r.out.Outcome == "" {
 		last := "it began"
 		if len(entries) > 0 {

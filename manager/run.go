@@ -314,7 +314,7 @@ func (r *run) judge(ctx context.Context, res sandbox.Result, err error) {
 		r.fail(RuntimeError, errors.New(describe(res)))
 	}
 	if r.out.Outcome == "" && len(res.Missing) > 0 {
-		r.fail(RuntimeError, fmt.Errorf("the work could not be taken out whole: %s", strings.Join(res.Missing, "; ")))
+		r.fail(RuntimeError, fmt.Errorf("the work could not be taken out whole: %s", count(len(res.Missing), "missing part")))
 	}
 }
 

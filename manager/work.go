@@ -53,7 +53,10 @@ var ErrNoCommits = errors.New("no commits")
 
 // whyNoCommits says why a kick has no bundle of commits, and what to do.
 func (s *State) whyNoCommits(id string) error {
-	if _, err := s.Outcome(id); err == nil {
+	if o, err := s.Outcome(id); err == nil {
+		if len(o.Missing) > 0 {
+			return fmt.Errorf("the commits of kick %s could not be taken out: `kick salvage %s` tries again", id, id)
+		}
 		return fmt.Errorf("kick %s made %w: `kick show %s` tells how it ended and what is kept", id, ErrNoCommits, id)
 	}
 	status, err := s.Status(id)

@@ -159,14 +159,21 @@ func kickRun(ctx context.Context, o Options, dir string, hub *githubtest.Server,
 
 // history makes a bare repository whose branch main is at the source's HEAD.
 func history(ctx context.Context, source, bare string) (string, error) {
-	git := func(dir string, args ...string) error {
+	git := func(dir string, args ...string) (string, error) {
 		cmd := exec.CommandContext(ctx, "git", args...)
 		cmd.Dir = dir
 		cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=Demo", "GIT_AUTHOR_EMAIL=demo@example.com", "GIT_COMMITTER_NAME=Demo", "GIT_COMMITTER_EMAIL=demo@example.com")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("git %s: %w: %s", args[0], err, strings.TrimSpace(string(out)))
+		var out, stderr bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &stderr
+		if err := cmd.Run(); err != nil {
+			return "", fmt.Errorf("git %s: %w: %s", args[0], err, strings.TrimSpace(stderr.String()))
 		}
-		return nil
+		return strings.TrimSpace(out.String()), nil
+	}
+	if source != "" {
+		if _, err := git(source, "rev-parse", "--quiet", "--verify", "HEAD^{commit}"); err != nil {
+			source = "" // nothing is committed there yet
+		}
 	}
 	if source == "" {
 		source = bare + "-new"
@@ -177,13 +184,34 @@ func history(ctx context.Context, source, bare string) (string, error) {
 			return "", err
 		}
 		for _, args := range [][]string{{"init", "-q", "-b", "main"}, {"add", "-A"}, {"commit", "-qm", "Begin"}} {
-			if err := git(source, args...); err != nil {
+			if _, err := git(source, args...); err != nil {
 				return "", err
 			}
 		}
 	}
-	if err := git("", "init", "-q", "--bare", "-b", "main", bare); err != nil {
+	if _, err := git("", "init", "-q", "--bare", "-b", "main", bare); err != nil {
 		return "", err
 	}
-	return bare, git(bare, "fetch", "-q", "--no-tags", source, "HEAD:refs/heads/main")
+	shallow, err := git(source, "rev-parse", "--is-shallow-repository")
+	if err != nil {
+		return "", err
+	}
+	if shallow != "true" {
+		_, err := git(bare, "fetch", "-q", "--no-tags", source, "HEAD:refs/heads/main")
+		return bare, err
+	}
+	// A clone without its history, as CI makes them, cannot be served whole: its
+	// files become a history of one commit.
+	if _, err := git(bare, "fetch", "-q", "--no-tags", "--update-shallow", source, "HEAD:refs/shallow"); err != nil {
+		return "", err
+	}
+	commit, err := git(bare, "commit-tree", "-m", "The files of a shallow clone", "refs/shallow^{tree}")
+	if err != nil {
+		return "", err
+	}
+	if _, err := git(bare, "update-ref", "refs/heads/main", commit); err != nil {
+		return "", err
+	}
+	_, err = git(bare, "update-ref", "-d", "refs/shallow")
+	return bare, errors.Join(err, os.Remove(filepath.Join(bare, "shallow")))
 }
