@@ -89,6 +89,7 @@ func TestCollect(t *testing.T) {
 		reason Reason
 	}{
 		{"after a success", work, Limits{}, ReasonExited},
+		{"after the doors were closed", work + "; chmod 0 .git/objects/* .git/objects .git/refs .git f .", Limits{}, ReasonExited},
 		{"after a failure", work + "; exit 3", Limits{}, ReasonExited},
 		{"after a time-out", work + "; sleep 1000", Limits{Wall: 10 * time.Second}, ReasonTimeout},
 		{"after running out of memory", work + "; head -c 400m /dev/zero | tail; exit 1", Limits{Memory: 150 << 20}, ReasonOutOfMemory},

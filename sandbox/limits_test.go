@@ -39,12 +39,15 @@ func TestLimits(t *testing.T) {
 		{"memory", "head -c 400m /dev/zero | tail", Limits{Memory: 100 << 20}, ReasonOutOfMemory, 30 * time.Second},
 		{"memory in /tmp", "head -c 90m /dev/zero >/tmp/a; head -c 90m /dev/zero >/dev/shm/b; sleep 20; exit 1", Limits{Memory: 100 << 20}, ReasonOutOfMemory, 30 * time.Second},
 		{"processes", "i=0; while [ $i -lt 60 ]; do sleep 100 & i=$((i+1)); done; sleep 1", Limits{Processes: 20}, ReasonProcessLimit, 30 * time.Second},
+		{"disk behind a closed door", "mkdir d; exec 3>d/big; chmod 0 d; while head -c 8m /dev/zero >&3; do sleep 0.05; done; chmod 700 d; sleep 30", Limits{Disk: 20 << 20}, ReasonDiskLimit, 30 * time.Second},
 		{"disk", "while head -c 8m /dev/zero >>big; do sleep 0.05; done; sleep 30", Limits{Disk: 20 << 20}, ReasonDiskLimit, 30 * time.Second},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			r := launch(t, e, LaunchSpec{Command: []string{"/bin/sh", "-c", tt.script}, Limits: tt.limits, Workspace: Workspace{Dir: workspaceDir(t)}})
+			dir := workspaceDir(t)
+			t.Cleanup(func() { openUp(context.Background(), dir) }) // or it could not be removed
+			r := launch(t, e, LaunchSpec{Command: []string{"/bin/sh", "-c", tt.script}, Limits: tt.limits, Workspace: Workspace{Dir: dir}})
 			if r.err != nil || r.Reason != tt.reason {
 				t.Errorf("reason %s (%s), exit code %d, error %v, stderr %.500q, peak %+v; want %s", r.Reason, r.Detail, r.ExitCode, r.err, r.stderr, r.Peak, tt.reason)
 			}
@@ -79,6 +82,22 @@ func TestHostMemory(t *testing.T) {
 	})
 	if full.err != nil || full.Reason != ReasonOutOfMemory {
 		t.Errorf("60,000 empty files in memory: %v, %s, exit code %d, %s, peak %+v", full.err, full.Reason, full.ExitCode, full.Detail, full.Peak)
+	}
+}
+
+// A file without a name is found by no walk; the space that is left tells.
+func TestHostDisk(t *testing.T) {
+	t.Parallel()
+	dir := workspaceDir(t)
+	left, reserve, err := diskLeft(dir)
+	if err != nil || reserve <= 0 || reserve > 1<<30 {
+		t.Fatalf("%d bytes are left, %d kept: %v", left, reserve, err)
+	}
+	e := newEmbedded(t)
+	e.weak.session = func(s *session) { s.dog.diskReserve = left * 2 }
+	r := launch(t, e, LaunchSpec{Command: []string{"/bin/sh", "-c", "sleep 100"}, Workspace: Workspace{Dir: dir}})
+	if r.err != nil || r.Reason != ReasonDiskLimit || !strings.Contains(r.Detail, "the file system of the workspace had") {
+		t.Errorf("%v, %s, %s", r.err, r.Reason, r.Detail)
 	}
 }
 

@@ -234,7 +234,7 @@ const (
 	ReasonCancelled    Reason = "cancelled"     // the context ended
 	ReasonOutOfMemory  Reason = "out-of-memory" // Limits.Memory was reached, or the host had too little left
 	ReasonProcessLimit Reason = "process-limit" // the command failed and Limits.Processes had been reached
-	ReasonDiskLimit    Reason = "disk-limit"    // Limits.Disk was reached
+	ReasonDiskLimit    Reason = "disk-limit"    // Limits.Disk was reached, or the file system had too little left
 	ReasonIsolation    Reason = "isolation"     // a property could not be proved; nothing ran
 	ReasonStartFailed  Reason = "start-failed"  // the runtime could not start the sandbox or the command
 	ReasonLost         Reason = "lost"          // the sandbox vanished or broke the protocol

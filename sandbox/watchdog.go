@@ -29,6 +29,9 @@ type watchdog struct {
 	peak      Usage
 	// reserve is the memory in bytes that the host must have left; 0: whatever.
 	reserve int64
+	// diskReserve is what the workspace's file system must have left, if that
+	// is more than it must have anyway.
+	diskReserve int64
 	// full tells that the process limit was seen reached.
 	full bool
 	// why says more of the limit that was reached, where there is more to say.
@@ -41,6 +44,7 @@ const (
 	watchMin       = 50 * time.Millisecond
 	watchMaxMemory = 500 * time.Millisecond
 	watchMaxDisk   = 5 * time.Second
+	watchFree      = 200 * time.Millisecond // for free space, which costs one call
 	watchShare     = 20
 )
 
@@ -52,6 +56,12 @@ func (w *watchdog) run(ctx context.Context, exceeded func(Reason)) {
 	}
 	if w.disk > 0 && w.workspace != "" {
 		disk = time.After(watchMin)
+	}
+	var free <-chan time.Time
+	if disk != nil {
+		t := time.NewTicker(watchFree)
+		defer t.Stop()
+		free = t.C
 	}
 	var host <-chan time.Time
 	if w.reserve > 0 {
@@ -83,6 +93,12 @@ func (w *watchdog) run(ctx context.Context, exceeded func(Reason)) {
 				return
 			}
 			disk = time.After(interval(time.Since(begin), watchMaxDisk))
+		case <-free:
+			if left, reserve, err := diskLeft(w.workspace); err == nil && left < max(reserve, w.diskReserve) {
+				w.say(fmt.Sprintf("the file system of the workspace had %d bytes left, less than the %d that are kept for others", left, max(reserve, w.diskReserve)))
+				exceeded(ReasonDiskLimit)
+				return
+			}
 		}
 	}
 }
@@ -115,6 +131,18 @@ func hostMemory(name string) (int64, bool) {
 		}
 	}
 	return 0, false
+}
+
+// diskLeft is how much the file system of dir has left, and how much of it is
+// kept for others. A file that is open and has no name any more takes space
+// that no walk finds, so the sum over a workspace is not all that an agent can
+// take.
+func diskLeft(dir string) (left, reserve int64, err error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(dir, &s); err != nil {
+		return 0, 0, err
+	}
+	return int64(s.Bavail) * s.Bsize, min(int64(s.Blocks)*s.Bsize/50, 1<<30), nil
 }
 
 func interval(cost, longest time.Duration) time.Duration {
@@ -292,11 +320,13 @@ func walkNoFollow(ctx context.Context, d *os.File, depth int, visit func(parent 
 			if st.Mode&unix.S_IFMT != unix.S_IFDIR {
 				continue
 			}
-			fd, err := unix.Openat(int(d.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+			fd, lock, err := openBelow(int(d.Fd()), name, &st)
 			if err != nil {
 				continue
 			}
-			if err := walkNoFollow(ctx, os.NewFile(uintptr(fd), name), depth+1, visit); err != nil {
+			err = walkNoFollow(ctx, os.NewFile(uintptr(fd), name), depth+1, visit)
+			lock()
+			if err != nil {
 				return err
 			}
 		}
@@ -304,6 +334,33 @@ func walkNoFollow(ctx context.Context, d *os.File, depth int, visit func(parent 
 			return nil // io.EOF, or a directory that went away
 		}
 	}
+}
+
+// openBelow opens a directory. One that its owner may not enter shall hide
+// nothing: its mode is another until lock is called.
+func openBelow(parent int, name string, st *unix.Stat_t) (fd int, lock func(), err error) {
+	if st.Mode&0o500 == 0o500 {
+		fd, err = unix.Openat(parent, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+		return fd, func() {}, err
+	}
+	path, err := unix.Openat(parent, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, nil, err
+	}
+	self := "/proc/self/fd/" + strconv.Itoa(path)
+	if err := unix.Chmod(self, st.Mode&0o7777|0o500); err != nil {
+		unix.Close(path)
+		return -1, nil, err
+	}
+	lock = func() {
+		_ = unix.Chmod(self, st.Mode&0o7777) // it may be gone
+		unix.Close(path)
+	}
+	fd, err = unix.Openat(path, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		lock()
+	}
+	return fd, lock, err
 }
 
 // openUp lets the owner of a tree read it, where an agent took that right away:
@@ -314,7 +371,7 @@ func openUp(ctx context.Context, dir string) {
 	open := func(parent int, name string, st *unix.Stat_t) error {
 		need := uint32(0o400)
 		if st.Mode&unix.S_IFMT == unix.S_IFDIR {
-			need = 0o500
+			need = 0o700
 		}
 		if kind := st.Mode & unix.S_IFMT; kind != unix.S_IFDIR && kind != unix.S_IFREG || st.Mode&need == need {
 			return nil
