@@ -195,7 +195,7 @@ func TestEnvironment(t *testing.T) {
 	r := &run{k: &Kick{ID: "k0000000000000"}, req: Request{Agent: "a", Env: map[string]string{"EXTRA": "1", "LANG": "de_DE.UTF-8"}, ProgramDirs: []string{"/opt/tools"}}}
 	got := r.environment()
 	want := map[string]string{
-		"PATH": "/usr/local/go/bin:/usr/bin:/opt/tools/bin:/usr/local/bin:/bin", "HOME": "/home/agent", "USER": "agent", "LOGNAME": "agent",
+		"PATH": "/usr/local/go/bin:/usr/bin:/opt/tools/bin:/usr/local/bin:/bin:/opt/tools", "HOME": "/home/agent", "USER": "agent", "LOGNAME": "agent",
 		"SHELL": "/bin/sh", "LANG": "de_DE.UTF-8", "TMPDIR": "/tmp", "TERM": "dumb", "EXTRA": "1",
 		"KICK_ID": "k0000000000000", "KICK_AGENT": "a", "KICK_PROMPT_FILE": "/workspace/.hive/kick-prompt.txt",
 	}

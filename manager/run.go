@@ -140,6 +140,11 @@ func (r *run) prepare(ctx context.Context) (string, error) {
 	r.base = base
 	r.out.Base, r.out.BaseCommit = base.Branch, base.OID
 	r.out.Notes = append(r.out.Notes, base.Notes...)
+	if r.req.WorkspaceDir != "" {
+		if err := os.MkdirAll(r.req.WorkspaceDir, 0o700); err != nil {
+			return "", fmt.Errorf("make the directory of workspaces: %w: correct workspace_dir", err)
+		}
+	}
 	task := workspace.Task{ID: r.k.ID, Agent: r.req.Agent, Prompt: r.req.Prompt, Identity: r.req.Identity, Holder: r.k.Dir}
 	if err := workspace.Prepare(ctx, r.work, base, task); err != nil {
 		return "", err
@@ -263,8 +268,11 @@ func (r *run) environment() map[string]string {
 // sandbox, so that tools are found in the order that people are used to.
 func sandboxPath(programDirs []string) string {
 	roots := append([]string{"/usr", "/bin", "/sbin"}, programDirs...)
-	var dirs []string
-	for _, d := range append(filepath.SplitList(os.Getenv("PATH")), "/usr/local/bin", "/usr/bin", "/bin") {
+	var dirs, added []string
+	for _, d := range programDirs { // programs lie there or, as in /opt/tool, in bin below it
+		added = append(added, d, filepath.Join(d, "bin"))
+	}
+	for _, d := range append(append(filepath.SplitList(os.Getenv("PATH")), "/usr/local/bin", "/usr/bin", "/bin"), added...) {
 		inside := slices.ContainsFunc(roots, func(root string) bool { return d == root || strings.HasPrefix(d, root+"/") })
 		if inside && !slices.Contains(dirs, d) {
 			dirs = append(dirs, d)

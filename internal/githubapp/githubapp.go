@@ -66,7 +66,7 @@ func (a *App) Mint(ctx context.Context, req Request) (Token, error) {
 	}
 	inst, _, err := client.Apps.FindRepositoryInstallation(ctx, req.Owner, req.Repo)
 	if err != nil {
-		return Token{}, fmt.Errorf("%s: find installation of App %d: %w", op, a.ID, err)
+		return Token{}, fmt.Errorf("%s: find installation of App %d: %w%s", op, a.ID, err, remedy(err))
 	}
 	// go-github's own answer type drops permissions that it does not know, and
 	// those are the ones that must not go unseen.
@@ -221,4 +221,20 @@ func (k externalKey) Sign(claims jwt.Claims) (string, error) {
 		return "", err
 	}
 	return text + "." + base64.RawURLEncoding.EncodeToString(sig), nil
+}
+
+// remedy says what to do about the API's refusal to name an installation; it is
+// empty where the error says it.
+func remedy(err error) string {
+	var r *github.ErrorResponse
+	if !errors.As(err, &r) || r.Response == nil {
+		return ""
+	}
+	switch r.Response.StatusCode {
+	case http.StatusUnauthorized:
+		return ": check the App's id, that the key is one of this App, and this machine's clock"
+	case http.StatusNotFound:
+		return ": check the repository's name and the API's address, and install the App on the repository"
+	}
+	return ""
 }

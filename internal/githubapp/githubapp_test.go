@@ -140,10 +140,10 @@ func TestMintErrors(t *testing.T) {
 		req  githubapp.Request
 		want string
 	}{
-		"not installed":   {*app, githubapp.Request{Owner: "acme", Repo: "other"}, "404"},
+		"not installed":   {*app, githubapp.Request{Owner: "acme", Repo: "other"}, "install the App"},
 		"not granted":     {*app, githubapp.Request{Owner: "acme", Repo: "api", Permissions: githubapp.Permissions{"workflows": "write"}}, "422"},
 		"foreign key":     {githubapp.App{ID: githubtest.AppID, Signer: foreign, BaseURL: s.API()}, pushOnly, "401"},
-		"foreign id":      {githubapp.App{ID: 7, PrivateKey: s.PrivateKey(), BaseURL: s.API()}, pushOnly, "401"},
+		"foreign id":      {githubapp.App{ID: 7, PrivateKey: s.PrivateKey(), BaseURL: s.API()}, pushOnly, "check the App's id"},
 		"no key":          {githubapp.App{ID: 7, BaseURL: s.API()}, pushOnly, "cannot be read"},
 		"no id":           {githubapp.App{PrivateKey: s.PrivateKey(), BaseURL: s.API()}, pushOnly, "no id"},
 		"elliptic key":    {githubapp.App{ID: 7, PrivateKey: ecPEM, BaseURL: s.API()}, pushOnly, "cannot be read"},

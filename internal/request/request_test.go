@@ -46,8 +46,11 @@ func TestBuildRefuses(t *testing.T) {
 		"GitHub without a credential": {func(o *Options) { o.Repo = "https://github.com/acme/api" }, "KICK_GITHUB_APP_ID"},
 		"half an App":                 {func(o *Options) { o.Repo, o.GitHubAppID = "https://github.com/acme/api", "1" }, "--github-app-key"},
 		"App id":                      {func(o *Options) { o.Repo, o.GitHubAppID, o.GitHubAppKey = "https://github.com/acme/api", "x", "k" }, "number"},
-		"password in the URL":         {func(o *Options) { o.Repo = "https://u:hunter2@example.com/a/b" }, "password"},
-		"policy file":                 {func(o *Options) { o.PolicyPath = "/nope.yaml" }, "/nope.yaml"},
+		"App key that is none": {func(o *Options) {
+			o.Repo, o.GitHubAppID, o.GitHubAppKey = "https://github.com/acme/api", "1", "/etc/passwd"
+		}, "PEM"},
+		"password in the URL": {func(o *Options) { o.Repo = "https://u:hunter2@example.com/a/b" }, "password"},
+		"policy file":         {func(o *Options) { o.PolicyPath = "/nope.yaml" }, "/nope.yaml"},
 		"config without agent": {func(o *Options) {
 			o.ConfigPath = filepath.Join(dir, "c.yaml")
 			if err := os.WriteFile(o.ConfigPath, []byte("agent_sandbox: {enabled: true}\nagents:\n  scanner: {sandbox: {enabled: true}}\n"), 0o600); err != nil {

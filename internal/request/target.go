@@ -2,6 +2,7 @@ package request
 
 import (
 	"context"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"os"
@@ -95,7 +96,10 @@ func gitHubAccess(o Options, held map[string]string) (pushbroker.Access, error) 
 	}
 	key, err := os.ReadFile(o.GitHubAppKey)
 	if err != nil {
-		return pushbroker.Access{}, fmt.Errorf("--github-app-key: %w", err)
+		return pushbroker.Access{}, fmt.Errorf("--github-app-key: %w: name the file that the App's settings page gave you", err)
+	}
+	if block, _ := pem.Decode(key); block == nil {
+		return pushbroker.Access{}, fmt.Errorf("--github-app-key: %s holds no PEM key: name the file that the App's settings page gave you", o.GitHubAppKey)
 	}
 	held["GitHub App key "+filepath.Base(o.GitHubAppKey)] = strings.TrimSpace(string(key))
 	return pushbroker.Access{App: &githubapp.App{ID: id, PrivateKey: key, BaseURL: o.GitHubAPI}}, nil
