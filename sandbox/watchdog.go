@@ -385,7 +385,9 @@ func openUp(ctx context.Context, dir string) {
 		defer unix.Close(fd)
 		var now unix.Stat_t
 		if unix.Fstat(fd, &now) == nil && now.Ino == st.Ino && now.Mode == st.Mode {
-			_ = unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), now.Mode&0o7777|need)
+			if unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), now.Mode&0o7777|need) == nil {
+				st.Mode |= need // so that the walk does not undo it
+			}
 		}
 		return nil
 	}
