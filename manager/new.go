@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -12,7 +13,7 @@ import (
 
 // New returns a manager with every runtime that this kick has. shim is the
 // program cmd/kick-shim.
-func New(state *State, shim []byte, version string) (*Manager, error) {
+func New(state *State, shim io.Reader, version string) (*Manager, error) {
 	embedded, err := NewEmbedded(shim)
 	if err != nil {
 		return nil, err
@@ -25,7 +26,7 @@ func New(state *State, shim []byte, version string) (*Manager, error) {
 }
 
 // NewEmbedded returns the embedded launcher.
-func NewEmbedded(shim []byte) (*sandbox.Embedded, error) {
+func NewEmbedded(shim io.Reader) (*sandbox.Embedded, error) {
 	return sandbox.NewEmbedded(sandbox.EmbeddedConfig{Shim: shim})
 }
 

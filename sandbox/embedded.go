@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"sync/atomic"
@@ -31,21 +32,29 @@ var (
 
 // EmbeddedConfig configures the embedded runtime.
 type EmbeddedConfig struct {
-	// Shim is the program cmd/kick-shim, built static for this machine.
-	Shim []byte
+	// Shim is the program cmd/kick-shim, built static for this machine. It is
+	// read to its end.
+	Shim io.Reader
 }
 
 // NewEmbedded returns a launcher that is good for any number of runs. Close
 // frees its copy of the shim.
 func NewEmbedded(c EmbeddedConfig) (*Embedded, error) {
-	if len(c.Shim) == 0 {
-		return nil, &Error{Kind: ErrSpec, Op: "embedded runtime", Err: errors.New("there is no shim"), Remedy: "Build kick with make build, which builds the shim first"}
+	if c.Shim == nil {
+		return nil, noShim()
 	}
 	f, err := sealShim(c.Shim)
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil, noShim()
+	}
 	if err != nil {
 		return nil, &Error{Kind: ErrRuntime, Op: "seal the shim", Err: err, Remedy: "The embedded runtime needs Linux with memfd_create: use another runtime"}
 	}
 	return &Embedded{shim: f}, nil
+}
+
+func noShim() error {
+	return &Error{Kind: ErrSpec, Op: "embedded runtime", Err: errors.New("there is no shim"), Remedy: "Build kick with make build, which builds the shim first"}
 }
 
 // Close frees the launcher. No run may be going on.

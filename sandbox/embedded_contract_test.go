@@ -1,6 +1,7 @@
 package sandbox_test
 
 import (
+	"bytes"
 	"io"
 	"os"
 	"os/exec"
@@ -22,7 +23,7 @@ func TestEmbeddedContract(t *testing.T) {
 	}
 	t.Setenv("KICK_TEST_SHIM", shim)
 	sandboxtest.TestLauncher(t, sandboxtest.Harness{New: func() (sandbox.Launcher, error) {
-		return sandbox.NewEmbedded(sandbox.EmbeddedConfig{Shim: sandbox.Shim()})
+		return sandbox.NewEmbedded(sandbox.EmbeddedConfig{Shim: bytes.NewReader(sandbox.Shim())})
 	}})
 }
 

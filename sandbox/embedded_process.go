@@ -20,7 +20,7 @@ import (
 
 // sealShim puts the shim into an anonymous file that nobody can change any
 // more. It is executed from there; nothing is written to disk.
-func sealShim(shim []byte) (*os.File, error) {
+func sealShim(shim io.Reader) (*os.File, error) {
 	// A child that is forked meanwhile would hold the file open for writing
 	// until its exec, and executing the file would fail with "text file busy".
 	syscall.ForkLock.RLock()
@@ -34,8 +34,13 @@ func sealShim(shim []byte) (*os.File, error) {
 	}
 	w := os.NewFile(uintptr(fd), "kick-shim")
 	defer w.Close()
-	if _, err := w.Write(shim); err != nil {
+	// In small pieces: as one slice, it cost several times as much in memory
+	// that is touched for the first time.
+	switch n, err := io.Copy(w, shim); {
+	case err != nil:
 		return nil, err
+	case n == 0:
+		return nil, io.ErrUnexpectedEOF
 	}
 	if err := unix.Fchmod(fd, 0o555); err != nil {
 		return nil, err

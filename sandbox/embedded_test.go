@@ -50,7 +50,7 @@ func TestMain(m *testing.M) {
 
 func newEmbedded(t testing.TB) *Embedded {
 	t.Helper()
-	e, err := NewEmbedded(EmbeddedConfig{Shim: shimBytes})
+	e, err := NewEmbedded(EmbeddedConfig{Shim: bytes.NewReader(shimBytes)})
 	if err != nil {
 		t.Fatal(err)
 	}

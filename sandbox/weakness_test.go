@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
@@ -41,7 +42,7 @@ func TestPlantedWeaknesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer devNull.Close()
-	otherShim, err := sealShim(shimBytes)
+	otherShim, err := sealShim(bytes.NewReader(shimBytes))
 	if err != nil {
 		t.Fatal(err)
 	}

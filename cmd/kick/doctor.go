@@ -21,7 +21,10 @@ embedded sandbox, proved on a live one. Exit code 14 when the sandbox is not
 provable here, 1 when something else is wrong.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
-			shim, shimErr := loadShim()
+			shim, shimErr := openShim()
+			if shimErr == nil {
+				defer shim.Close()
+			}
 			checks := doctor.Run(c.Context(), g.stateDir, shim, shimErr)
 			if output == "json" {
 				if err := escape.JSON(os.Stdout, checks); err != nil {

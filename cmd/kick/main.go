@@ -91,10 +91,11 @@ func (g *globals) manager() (*manager.Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	shim, err := loadShim()
+	shim, err := openShim()
 	if err != nil {
 		return nil, err
 	}
+	defer shim.Close()
 	m, err := manager.New(state, shim, version)
 	if err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"strings"
@@ -31,7 +32,7 @@ type Check struct {
 const minFree = 1 << 30
 
 // Run runs all checks. stateDir may be empty for the default.
-func Run(ctx context.Context, stateDir string, shim []byte, shimErr error) []Check {
+func Run(ctx context.Context, stateDir string, shim fs.File, shimErr error) []Check {
 	checks := []Check{git(ctx), state(stateDir), shimCheck(shim, shimErr)}
 	if shimErr == nil {
 		checks = append(checks, embedded(ctx, shim)...)
@@ -114,15 +115,19 @@ func state(dir string) Check {
 	return c
 }
 
-func shimCheck(shim []byte, err error) Check {
+func shimCheck(shim fs.File, err error) Check {
 	if err != nil {
 		return Check{Name: "shim", Found: "none", Remedy: err.Error()}
 	}
-	return Check{Name: "shim", OK: true, Found: fmt.Sprintf("%.1f MiB", float64(len(shim))/(1<<20))}
+	info, err := shim.Stat()
+	if err != nil {
+		return Check{Name: "shim", Found: err.Error(), Remedy: "Build kick with make build."}
+	}
+	return Check{Name: "shim", OK: true, Found: fmt.Sprintf("%.1f MiB", float64(info.Size())/(1<<20))}
 }
 
 // embedded proves the properties of the embedded sandbox on a live one.
-func embedded(ctx context.Context, shim []byte) []Check {
+func embedded(ctx context.Context, shim fs.File) []Check {
 	l, err := manager.NewEmbedded(shim)
 	if err != nil {
 		return []Check{{Name: "embedded sandbox", Isolation: true, Found: err.Error(), Remedy: "See the message."}}

@@ -1,6 +1,7 @@
 package sandboxtest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -156,7 +157,7 @@ func TestFlawedLauncher(t *testing.T) {
 		}
 		patience = 4 * time.Second // so long waits what must not come
 		TestLauncher(t, Harness{New: func() (sandbox.Launcher, error) {
-			e, err := sandbox.NewEmbedded(sandbox.EmbeddedConfig{Shim: shim})
+			e, err := sandbox.NewEmbedded(sandbox.EmbeddedConfig{Shim: bytes.NewReader(shim)})
 			return &flawed{e, f.run}, err
 		}})
 	}
