@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/kickhq/kick/internal/gitcmd"
 )
 
 // BundleHeader is the header of a git bundle, version 2.
@@ -92,7 +94,7 @@ func readBundleLine(r *bufio.Reader, h *BundleHeader) ([]byte, error) {
 func (h *BundleHeader) addLine(line []byte) error {
 	if id, ok := bytes.CutPrefix(line, []byte("-")); ok {
 		id, _, _ = bytes.Cut(id, []byte(" "))
-		if !isOID(string(id)) {
+		if !gitcmd.IsOID(string(id)) {
 			return errors.New("a prerequisite is no full lower-case id")
 		}
 		if h.Tip != "" {
@@ -106,7 +108,7 @@ func (h *BundleHeader) addLine(line []byte) error {
 	}
 	id, ref, ok := strings.Cut(string(line), " ")
 	switch {
-	case !ok || !isOID(id):
+	case !ok || !gitcmd.IsOID(id):
 		return errors.New("a header line is neither a prerequisite nor a ref")
 	case h.Tip != "":
 		return errors.New("it has more than one ref")
@@ -135,21 +137,6 @@ func plainRef(ref string) bool {
 	}
 	return true
 }
-
-// isOID reports whether s is a full SHA-1 id in lower-case hex, not all zero.
-func isOID(s string) bool {
-	if len(s) != 40 || s == zeroOID {
-		return false
-	}
-	for i := 0; i < len(s); i++ {
-		if c := s[i]; !('0' <= c && c <= '9' || 'a' <= c && c <= 'f') {
-			return false
-		}
-	}
-	return true
-}
-
-const zeroOID = "0000000000000000000000000000000000000000"
 
 func noEOF(err error) error {
 	if errors.Is(err, io.EOF) {

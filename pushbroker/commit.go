@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/kickhq/kick/internal/escape"
+	"github.com/kickhq/kick/internal/gitcmd"
 	"github.com/kickhq/kick/policy"
 )
 
@@ -42,7 +43,7 @@ func ParseCommit(raw []byte) (Commit, error) {
 	c.Message = string(message)
 	lines := strings.Split(string(head), "\n")
 	tree, ok := strings.CutPrefix(lines[0], "tree ")
-	if !ok || !isOID(tree) {
+	if !ok || !gitcmd.IsOID(tree) {
 		return c, errors.New("it does not begin with a tree")
 	}
 	c.Tree = tree
@@ -52,7 +53,7 @@ func ParseCommit(raw []byte) (Commit, error) {
 		if !ok {
 			break
 		}
-		if !isOID(id) {
+		if !gitcmd.IsOID(id) {
 			return c, fmt.Errorf("line %d names no parent", next+1)
 		}
 		c.Parents = append(c.Parents, id)

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/kickhq/kick/internal/gitcmd"
 )
 
 func TestParseBundleHeader(t *testing.T) {
@@ -26,7 +28,7 @@ func TestParseBundleHeader(t *testing.T) {
 		{"two refs", "# v2 git bundle\n" + id + " HEAD\n" + id + " refs/heads/x\n\n" + pack, "more than one ref"},
 		{"short id", "# v2 git bundle\n" + id[:39] + " HEAD\n\n" + pack, "neither"},
 		{"upper-case id", "# v2 git bundle\n" + strings.ToUpper(id) + " HEAD\n\n" + pack, "neither"},
-		{"zero id", "# v2 git bundle\n" + zeroOID + " HEAD\n\n" + pack, "neither"},
+		{"zero id", "# v2 git bundle\n" + gitcmd.ZeroOID + " HEAD\n\n" + pack, "neither"},
 		{"SHA-256 id", "# v2 git bundle\n" + strings.Repeat("a", 64) + " HEAD\n\n" + pack, "neither"},
 		{"option as ref", "# v2 git bundle\n" + id + " --upload-pack=x\n\n" + pack, "plain name"},
 		{"climbing ref", "# v2 git bundle\n" + id + " refs/heads/../../x\n\n" + pack, "plain name"},
@@ -62,7 +64,7 @@ func FuzzParseBundleHeader(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if !isOID(h.Tip) || h.Size > int64(len(in)) || string(in[h.Size:h.Size+4]) != "PACK" {
+		if !gitcmd.IsOID(h.Tip) || h.Size > int64(len(in)) || string(in[h.Size:h.Size+4]) != "PACK" {
 			t.Errorf("header %+v of %q", h, in)
 		}
 	})

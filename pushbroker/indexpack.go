@@ -74,7 +74,7 @@ func (in *ingest) index(ctx context.Context) error {
 	}
 	name, ok := strings.CutPrefix(out.String(), "pack\t")
 	name, ok2 := strings.CutSuffix(name, "\n")
-	if !ok || !ok2 || !isOID(name) {
+	if !ok || !ok2 || !gitcmd.IsOID(name) {
 		return fmt.Errorf("git index-pack printed %q", out.String())
 	}
 	end, err := in.bundle.Seek(0, io.SeekEnd)

@@ -29,7 +29,7 @@ import (
 // removes dir.
 func Ingest(ctx context.Context, dir string, w Work, lim IngestLimits) (*Quarantine, error) {
 	lim = lim.orDefault()
-	if !isOID(w.BaseOID) {
+	if !gitcmd.IsOID(w.BaseOID) {
 		return nil, fmt.Errorf("ingest: base %q is no full lower-case SHA-1 id: repositories with SHA-256 ids are not supported", escape.String(w.BaseOID))
 	}
 	bundle, head, err := openBundle(w.Bundle, lim)

@@ -40,7 +40,7 @@ func Push(ctx context.Context, q *Quarantine, t Target, refs Refs, token githuba
 	if err := checkRefs(refs); err != nil {
 		return false, &PublishError{Reason: ReasonUsage, Op: op, Message: escape.String(err.Error())}
 	}
-	if !isOID(q.Tip) || !isOID(q.BaseOID) {
+	if !gitcmd.IsOID(q.Tip) || !gitcmd.IsOID(q.BaseOID) {
 		return false, publishError(ReasonUsage, op, "the quarantine's tip and base are no full ids")
 	}
 	if !token.IsZero() {
@@ -87,27 +87,14 @@ func checkRefs(r Refs) error {
 	return nil
 }
 
-// checkBranchName holds a name to git's rules, and to letters, digits and
-// "-_./+" if kick made it; a base may be anything that git allows.
+// checkBranchName also refuses a ref's full name, which is a caller's mistake.
 func checkBranchName(name string) error {
-	bad := func(why string) error { return fmt.Errorf("branch name %q %s", escape.String(name), why) }
-	switch {
-	case name == "" || len(name) > 200:
-		return bad("is empty or longer than 200 bytes")
-	case name[0] == '-' || name == "@" || strings.HasPrefix(name, "refs/") || strings.HasSuffix(name, "."):
-		return bad("is not usable")
-	case strings.Contains(name, "..") || strings.Contains(name, "@{"):
-		return bad(`holds ".." or "@{"`)
+	fault := gitcmd.BranchNameFault(name)
+	if fault == "" && strings.HasPrefix(name, "refs/") {
+		fault = "is not a branch's name alone"
 	}
-	for i := range len(name) {
-		if c := name[i]; c <= ' ' || c == 0x7f || strings.IndexByte(`~^:?*[\`, c) >= 0 {
-			return bad("holds a character that git forbids")
-		}
-	}
-	for part := range strings.SplitSeq(name, "/") {
-		if part == "" || part[0] == '.' || strings.HasSuffix(part, ".lock") {
-			return bad(`has a part that is empty, starts with "." or ends in ".lock"`)
-		}
+	if fault != "" {
+		return fmt.Errorf("branch name %q %s", escape.String(name), fault)
 	}
 	return nil
 }

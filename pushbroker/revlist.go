@@ -31,7 +31,7 @@ func startRevList(ctx context.Context, g gitcmd.Git, max int) (*revList, error) 
 		if len(l.oids) >= max {
 			return errTooManyObjects
 		}
-		if !isOID(string(line)) {
+		if !gitcmd.IsOID(string(line)) {
 			return fmt.Errorf("git rev-list printed %q", line)
 		}
 		l.oids = append(l.oids, string(line))

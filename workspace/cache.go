@@ -119,7 +119,7 @@ func (e entry) pinCurrent(ctx context.Context, repo, oid string) (*Base, error) 
 // the generation is gone or damaged.
 func (c Cache) Pin(ctx context.Context, mirror, oid string) (*Base, error) {
 	e := entry{dir: filepath.Dir(mirror)}
-	if filepath.Dir(e.dir) != filepath.Clean(c.Dir) || !isOID(oid) {
+	if filepath.Dir(e.dir) != filepath.Clean(c.Dir) || !gitcmd.IsOID(oid) {
 		return nil, unusable("take both from the kick's journal", "pin %q in mirror %q", oid, mirror)
 	}
 	gone := func(err error) error {
@@ -294,7 +294,7 @@ func (e entry) fetchInto(ctx context.Context, s *session, dir string) (string, e
 		return "", err
 	}
 	oid := strings.TrimSuffix(string(b), "\n")
-	if !isOID(oid) {
+	if !gitcmd.IsOID(oid) {
 		return "", fmt.Errorf("git wrote %q as the branch's commit", oid)
 	}
 	return oid, nil

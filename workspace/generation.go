@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kickhq/kick/internal/gitcmd"
 )
 
 // generation is one bare mirror of one branch. Objects are only ever added to
@@ -59,7 +61,7 @@ func load(dir string) (*generation, error) {
 	if err := json.Unmarshal(b, &g.manifest); err != nil {
 		return nil, fmt.Errorf("manifest: %w", err)
 	}
-	if !isOID(g.OID) || checkBranch(g.Branch) != nil {
+	if !gitcmd.IsOID(g.OID) || checkBranch(g.Branch) != nil {
 		return nil, errors.New("manifest names no commit or no branch")
 	}
 	for name, want := range map[string]string{"HEAD": "ref: refs/heads/" + g.Branch + "\n", "config": mirrorConfig} {
@@ -131,7 +133,7 @@ func (g *generation) readRef() error {
 		return err
 	}
 	g.ref = strings.TrimSuffix(string(b), "\n")
-	if !isOID(g.ref) {
+	if !gitcmd.IsOID(g.ref) {
 		return errors.New("the branch's ref was altered")
 	}
 	return nil

@@ -55,7 +55,7 @@ func Prepare(ctx context.Context, dir string, base *Base, task Task) (err error)
 	if err := errors.Join(checkTask(task), checkBranch(base.Branch), ctx.Err()); err != nil {
 		return err
 	}
-	if !isOID(base.OID) {
+	if !gitcmd.IsOID(base.OID) {
 		return unusable("fetch the base first", "base %q is not a full commit id", base.OID)
 	}
 	if !filepath.IsAbs(dir) {

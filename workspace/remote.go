@@ -84,7 +84,7 @@ func (s *session) resolve(ctx context.Context, base string) (branch, oid string,
 		return "", "", err
 	case len(oid) == 64:
 		return "", "", unusable("convert it to SHA-1, the format that GitHub uses", "repository %s uses SHA-256 object ids, which kick does not support", s.arg)
-	case !isOID(oid):
+	case !gitcmd.IsOID(oid):
 		return "", "", &Error{Kind: ErrRemote, Op: fmt.Sprintf("list refs of %s: %q is not an object id", s.arg, oid)}
 	}
 	return branch, oid, nil

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kickhq/kick/internal/gitcmd"
 	"github.com/kickhq/kick/sandbox"
 )
 
@@ -42,7 +43,7 @@ func Salvage(ctx context.Context, l sandbox.Launcher, req SalvageRequest) (sandb
 		return sandbox.Result{}, hostError("look at workspace", err)
 	case !info.IsDir():
 		return sandbox.Result{}, unusable("name the workspace directory itself", "workspace %s is not a directory", req.Dir)
-	case !isOID(req.BaseOID):
+	case !gitcmd.IsOID(req.BaseOID):
 		return sandbox.Result{}, unusable("take it from the kick's journal", "base %q is not a full commit id", req.BaseOID)
 	case req.Sink == nil:
 		return sandbox.Result{}, unusable("give a sink", "salvage without a place to keep the work")

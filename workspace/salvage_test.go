@@ -148,7 +148,7 @@ func TestSalvageWithoutMirror(t *testing.T) {
 		return sandbox.Result{Missing: []string{"x"}}, broken
 	})
 	for _, mirror := range []string{"", "/nonexistent/mirror"} {
-		res, err := Salvage(t.Context(), l, SalvageRequest{ID: "k1", Dir: t.TempDir(), Mirror: mirror, BaseOID: strings.Repeat("0", 40), Sink: sink})
+		res, err := Salvage(t.Context(), l, SalvageRequest{ID: "k1", Dir: t.TempDir(), Mirror: mirror, BaseOID: strings.Repeat("1", 40), Sink: sink})
 		if !errors.Is(err, broken) || !slices.ContainsFunc(res.Missing, func(m string) bool { return strings.Contains(m, "mirror") }) || len(res.Missing) != 2 {
 			t.Errorf("%+v, %v", res, err)
 		}

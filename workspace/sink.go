@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/kickhq/kick/internal/gitcmd"
 	"github.com/kickhq/kick/internal/lazyregexp"
 	"github.com/kickhq/kick/sandbox"
 )
@@ -214,7 +215,7 @@ func parseWork(b []byte) (sandbox.Work, error) {
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return sandbox.Work{}, errors.New("something follows the object")
 	}
-	if w.Head != "" && !isOID(w.Head) {
+	if w.Head != "" && !gitcmd.IsOID(w.Head) {
 		return sandbox.Work{}, errors.New("head is not a commit id")
 	}
 	if w.Commits < 0 || w.Stashes < 0 || w.DirtyCount < 0 {

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/kickhq/kick/internal/lazyregexp"
+
+	"github.com/kickhq/kick/internal/gitcmd"
 )
 
 // remote is a repository that Source.Repo names.
@@ -131,42 +133,10 @@ func loopback(host string) bool {
 	return err == nil && a.IsLoopback()
 }
 
-// maxBranch keeps a ref's lock file within the 255 bytes of a file name.
-const maxBranch = 200
-
 // checkBranch holds a name to git's rules for branch names.
 func checkBranch(name string) error {
-	bad := func(why string) error {
-		return unusable("give the branch's name as git branch shows it", "base branch %q %s", name, why)
-	}
-	switch {
-	case name == "":
-		return bad("is empty")
-	case len(name) > maxBranch:
-		return unusable("use a branch with a shorter name", "name of the base branch is longer than %d bytes", maxBranch)
-	case strings.HasPrefix(name, "-"):
-		return bad("looks like an option")
-	case name == "@" || name == "HEAD" || strings.HasPrefix(name, "HEAD/"):
-		return bad("is a reserved name")
-	case strings.Contains(name, "..") || strings.Contains(name, "@{"):
-		return bad(`holds ".." or "@{"`)
-	case strings.HasSuffix(name, "."):
-		return bad("ends in a dot")
-	}
-	for i := range len(name) {
-		if c := name[i]; c <= ' ' || c == 0x7f || strings.IndexByte(`~^:?*[\`, c) >= 0 {
-			return bad("holds " + strconv.QuoteRune(rune(c)))
-		}
-	}
-	for part := range strings.SplitSeq(name, "/") {
-		if part == "" || part[0] == '.' || strings.HasSuffix(part, ".lock") {
-			return bad(`has a component that is empty, starts with "." or ends in ".lock"`)
-		}
+	if fault := gitcmd.BranchNameFault(name); fault != "" {
+		return unusable("give the branch's name as git branch shows it", "base branch %.200q %s", name, fault)
 	}
 	return nil
-}
-
-// isOID reports whether s is a full SHA-1 object id.
-func isOID(s string) bool {
-	return len(s) == 40 && strings.Trim(s, "0123456789abcdef") == ""
 }

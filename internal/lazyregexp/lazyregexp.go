@@ -24,17 +24,21 @@ func New(expr string) *Regexp {
 // String returns the text of the expression.
 func (r *Regexp) String() string { return r.expr }
 
-// MatchString is as in package regexp, as are the rest.
+// MatchString reports whether s holds a match.
 func (r *Regexp) MatchString(s string) bool { return r.get().MatchString(s) }
 
+// FindString returns the text of the first match, or "".
 func (r *Regexp) FindString(s string) string { return r.get().FindString(s) }
 
+// FindStringSubmatch returns the first match and its groups, or nil.
 func (r *Regexp) FindStringSubmatch(s string) []string { return r.get().FindStringSubmatch(s) }
 
+// FindAllStringSubmatch returns at most n matches and their groups; all if n is negative.
 func (r *Regexp) FindAllStringSubmatch(s string, n int) [][]string {
 	return r.get().FindAllStringSubmatch(s, n)
 }
 
+// ReplaceAllString returns src with all matches replaced, as by package regexp.
 func (r *Regexp) ReplaceAllString(src, repl string) string {
 	return r.get().ReplaceAllString(src, repl)
 }
