@@ -24,6 +24,7 @@ type Checkout struct {
 	Branch string // checked-out branch; empty when HEAD is detached
 	Origin string // URL or path of the remote "origin"; empty without one
 	Dirty  bool   // tracked files have uncommitted changes
+	Ahead  string // number of commits that origin did not have when it was last asked; empty for none or unknown
 }
 
 var ownedByAnother = regexp.MustCompile(`repository at '([^']*)'`)
@@ -59,6 +60,12 @@ func Find(ctx context.Context, dir string) (*Checkout, error) {
 	}
 	out, err := git(ctx, dir, "-c", "core.fsmonitor=false", "status", "--porcelain", "--untracked-files=no")
 	c.Dirty = err == nil && out != ""
+	if c.Origin != "" && c.Branch != "" {
+		n, err := git(ctx, dir, "rev-list", "--count", "refs/remotes/origin/"+c.Branch+"..HEAD")
+		if err == nil && n != "0" {
+			c.Ahead = n
+		}
+	}
 	return c, nil
 }
 

@@ -278,6 +278,9 @@ func places(ctx context.Context, req *manager.Request, o Options) error {
 	if c.Origin == "" {
 		req.Source.Repo, req.LocalCheckout = c.Top, true
 	}
+	if c.Ahead != "" && req.Source.Base == c.Branch {
+		req.Notes = append(req.Notes, fmt.Sprintf("this checkout has commits that origin lacks (%s); the agent does not see them: push them first, or pass --repo .", c.Ahead))
+	}
 	if c.Dirty {
 		req.Notes = append(req.Notes, "this checkout has uncommitted changes; the agent does not see them")
 	}
