@@ -32,6 +32,8 @@ type work struct {
 	Dirty       []string `json:"dirty,omitempty"`
 	DirtyCount  int      `json:"dirtyCount,omitempty"`
 	Problems    []string `json:"problems,omitempty"`
+
+	partial bool // some refs were not read: the bundles lack what only they name
 }
 
 // Limits of the summary, which is for people.
@@ -197,6 +199,7 @@ func (c *collector) look() {
 		c.whole = true
 		return
 	}
+	c.whole = c.sum.partial
 	c.ask(c.view)
 }
 

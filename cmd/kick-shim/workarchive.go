@@ -50,7 +50,7 @@ func (c *collector) sendArchive() error {
 
 func (a *archive) write(c *collector) error {
 	if c.whole {
-		if err := a.children(c.root, "", 0); err != nil || c.view != nil {
+		if err := a.children(c.root, "", 0); err != nil || c.view != nil && !c.sum.partial {
 			return err
 		}
 		return a.repository(c.root)

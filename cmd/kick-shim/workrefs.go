@@ -72,7 +72,8 @@ func (r refReader) all() map[string]string {
 	if b, err := readSmall(r.root, ".git/packed-refs", maxPackedRefs); err == nil {
 		r.packed(b, refs)
 	} else if !errors.Is(err, fs.ErrNotExist) {
-		r.sum.problem("read .git/packed-refs: %v", err)
+		r.sum.problem("read .git/packed-refs: %v; the repository is archived as %s too", err, keptRepository)
+		r.sum.partial = true
 	}
 	if info, err := r.root.Lstat(".git/refs"); err != nil || !info.IsDir() {
 		r.sum.problem(".git/refs is not a directory")
@@ -80,7 +81,8 @@ func (r refReader) all() map[string]string {
 	}
 	r.walk("refs", refs, 0)
 	if len(refs) >= maxRefs {
-		r.sum.problem("more than %d refs: the others are left out", maxRefs)
+		r.sum.problem("more than %d refs: the repository is archived as %s too", maxRefs, keptRepository)
+		r.sum.partial = true
 	}
 	return refs
 }
