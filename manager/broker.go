@@ -112,8 +112,12 @@ func (r *run) inspect(ctx context.Context, q *pushbroker.Quarantine, work pushbr
 	return v, nil
 }
 
-// scanner returns the one that judges the task and the work.
+// scanner returns the one that judges the task and the work. It is for one
+// goroutine at a time.
 func (r *run) scanner() (*scan.Scanner, error) {
+	if r.scan != nil {
+		return r.scan, nil
+	}
 	key, err := r.m.State.fingerprintKey()
 	if err != nil {
 		return nil, err
@@ -122,7 +126,8 @@ func (r *run) scanner() (*scan.Scanner, error) {
 	if err != nil {
 		return nil, err
 	}
-	return scan.New(scan.Options{Key: key, Held: held})
+	r.scan, err = scan.New(scan.Options{Key: key, Held: held})
+	return r.scan, err
 }
 
 // errSecretTask is a task that would carry a credential into the sandbox.

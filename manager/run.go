@@ -15,6 +15,7 @@ import (
 	"github.com/kickhq/kick/egress"
 	"github.com/kickhq/kick/internal/escape"
 	"github.com/kickhq/kick/policy"
+	"github.com/kickhq/kick/pushbroker/scan"
 	"github.com/kickhq/kick/sandbox"
 	"github.com/kickhq/kick/workspace"
 )
@@ -60,6 +61,7 @@ type run struct {
 	sink    *workspace.DirSink
 	summary sandbox.Work // what the shim says of the workspace, a claim
 	removal chan error   // result of the live workspace's removal, once begun
+	scan    *scan.Scanner
 }
 
 // fail records how the kick ended, if it has not ended already.
@@ -124,11 +126,15 @@ func (r *run) line(ctx context.Context) {
 
 // prepare gets the base and makes the workspace.
 func (r *run) prepare(ctx context.Context) (string, error) {
-	if err := r.admit(ctx); err != nil {
-		return "", err
-	}
+	// The task is looked at while git asks the remote.
+	admitted := make(chan error, 1)
+	go func() { admitted <- r.admit(ctx) }()
 	cache := workspace.Cache{Dir: r.m.State.MirrorsDir()}
 	base, err := cache.Fetch(ctx, r.req.Source)
+	r.base = base
+	if refused := <-admitted; refused != nil {
+		err = refused
+	}
 	if r.req.AfterFetch != nil {
 		if rerr := r.req.AfterFetch(context.WithoutCancel(ctx)); rerr != nil {
 			r.out.Notes = append(r.out.Notes, "the token for the fetch could not be revoked: "+rerr.Error())
@@ -137,7 +143,6 @@ func (r *run) prepare(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	r.base = base
 	r.out.Base, r.out.BaseCommit = base.Branch, base.OID
 	r.out.Notes = append(r.out.Notes, base.Notes...)
 	if r.req.WorkspaceDir != "" {
