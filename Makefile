@@ -5,7 +5,9 @@ SHELL      := bash
 .SHELLFLAGS := -euo pipefail -c
 GO         ?= go
 VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-CACHE      ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kick-build
+# Tools and downloads that tests need, by version, outside the checkout.
+export KICK_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kick
+CACHE      := $(KICK_CACHE)
 LINT_VERSION := v2.15.0
 LINT       := $(CACHE)/golangci-lint-$(LINT_VERSION)
 SHIM       := cmd/kick/shim/kick-shim
@@ -14,7 +16,7 @@ SHIM_SRC   := $(wildcard cmd/kick-shim/*.go internal/frame/*.go) go.mod
 
 export CGO_ENABLED ?= 0
 
-.PHONY: build demo test check lint bench soak setup clean
+.PHONY: build demo test check lint lint-tool bench soak setup clean
 
 build: bin/kick
 
@@ -41,6 +43,8 @@ check:
 
 lint: $(LINT)
 	$(LINT) run ./...
+
+lint-tool: $(LINT)
 
 $(LINT):
 	@mkdir -p $(CACHE)

@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/kick-build
+cache=${KICK_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/kick}
 gitleaks=$cache/gitleaks-v8.30.1
 if [ ! -x "$gitleaks" ]; then
   GOBIN=$cache/bin ${GO:-go} install github.com/zricethezav/gitleaks/v8@v8.30.1

@@ -34,7 +34,7 @@ if [ "$mode" = all ]; then
   lane setup 900 scripts/setup.sh
   # The linter takes minutes to build from cold caches: in the background, at
   # low priority, while the quick tests run.
-  nice -n 10 make -s "$(make -s --eval 'print-lint: ; @echo $(LINT)' print-lint)" >"$logs/lint-build" 2>&1 &
+  nice -n 10 make -s lint-tool >"$logs/lint-build" 2>&1 &
   lint_build=$!
 fi
 
@@ -49,7 +49,7 @@ if [ "$mode" = quick ]; then
 else
   lane test 2400 "$GO" test -timeout 30m ./...
   lane race 1200 env CGO_ENABLED=1 "$GO" test -race -short -timeout 15m ./internal/frame ./internal/escape ./egress ./manager ./workspace
-  lane fuzz 600 scripts/fuzz.sh 5s
+  lane fuzz 900 scripts/fuzz.sh 5s
   wait "$lint_build" || { cat "$logs/lint-build"; failed+=(lint-build); }
   lane lint 900 make -s lint
 fi
