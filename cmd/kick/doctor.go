@@ -23,7 +23,7 @@ provable here, 1 when something else is wrong.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			shim, shimErr := openShim()
 			if shimErr == nil {
-				defer shim.Close()
+				defer func() { _ = shim.Close() }() // only read
 			}
 			checks := doctor.Run(c.Context(), g.stateDir, shim, shimErr)
 			if output == "json" {

@@ -95,7 +95,7 @@ func (g *globals) manager() (*manager.Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer shim.Close()
+	defer func() { _ = shim.Close() }() // only read
 	m, err := manager.New(state, shim, version)
 	if err != nil {
 		return nil, err
