@@ -124,6 +124,9 @@ func runRun(ctx context.Context, g *globals, o *runOptions) error {
 		_, werr = os.Stdout.WriteString(ui.ResultLine(out) + "\n")
 	}
 	switch {
+	case errors.Is(err, errCancelled):
+		fmt.Fprintln(os.Stderr, "kick:", err)
+		return exit{manager.Cancelled.ExitCode()}
 	case err != nil:
 		return err
 	case out.ExitCode != 0:
@@ -148,6 +151,10 @@ func kickOnce(ctx context.Context, g *globals, o *runOptions, p *ui.Printer) (ma
 		o.Prompt = prompt
 	}
 	req, err := request.Build(ctx, o.Options)
+	if ctx.Err() != nil {
+		// Whatever else was seen meanwhile is of a look that was cut short.
+		return manager.Outcome{}, errCancelled
+	}
 	if err != nil {
 		return manager.Outcome{}, usageError{err}
 	}
@@ -164,10 +171,15 @@ func kickOnce(ctx context.Context, g *globals, o *runOptions, p *ui.Printer) (ma
 	return m.Run(ctx, req)
 }
 
+var errCancelled = errors.New("kick was told to stop before anything ran")
+
 func outcomeOf(err error) manager.Code {
 	var u usageError
-	if errors.As(err, &u) {
+	switch {
+	case errors.As(err, &u):
 		return manager.Usage
+	case errors.Is(err, errCancelled):
+		return manager.Cancelled
 	}
 	return manager.Internal
 }
