@@ -46,6 +46,9 @@ func TestCrash(t *testing.T) {
 			if out, err := exec.Command(kick, "gc", "--state-dir", state).CombinedOutput(); err != nil {
 				t.Fatalf("kick gc: %v\n%s", err, out)
 			}
+			if left, err := filepath.Glob(filepath.Join(state, "kicks", "*", "quarantine.git")); err != nil || len(left) > 0 {
+				t.Errorf("the quarantine is left behind: %q, %v", left, err)
+			}
 			if left := leftovers(xdg); len(left) > 0 {
 				t.Errorf("left behind:\n%s", strings.Join(left, "\n"))
 			}

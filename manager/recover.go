@@ -51,6 +51,8 @@ func (m *Manager) Recover(ctx context.Context, id string) (Outcome, error) {
 	if err := r.salvage(ctx, get("prepared", "mirror")); err != nil {
 		return Outcome{}, errors.Join(err, k.close())
 	}
+	// A killed inspection leaves its objects; the bundle has them too.
+	r.note("remove the quarantine", os.RemoveAll(k.Path("quarantine.git")))
 	r.reconcile(ctx, entries)
 	if code := Code(get("outcome", "outcome")); r.out.Outcome == "" && code != "" && code != Published {
 		// It had ended, and its result could not be written: a full disk.
