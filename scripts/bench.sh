@@ -9,4 +9,22 @@ if [ ! -x "$gitleaks" ]; then
   GOBIN=$cache/bin ${GO:-go} install github.com/zricethezav/gitleaks/v8@v8.30.1
   mv "$cache/bin/gitleaks" "$gitleaks"
 fi
-exec ${GO:-go} run ./internal/bench -kick bin/kick -gitleaks "$gitleaks" "$@"
+${GO:-go} build -o bin/bench ./internal/bench
+
+# On a new file system, where one can be made, so that neither the age of the
+# host's nor what was just deleted from it counts: ext4 without a journal passes
+# over every inode that it freed in the last half minute, which made checkouts
+# three times as long.
+if [ "$(id -u)" = 0 ] && unshare --mount true 2>/dev/null; then
+  exec unshare --mount --propagation private bash -euo pipefail -c '
+    dir=$(mktemp -d)
+    trap "umount $dir 2>/dev/null || true; rm -rf $dir $dir.img" EXIT
+    truncate -s 4G "$dir.img"
+    if mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 "$dir.img" && mount -o loop "$dir.img" "$dir"; then
+      export TMPDIR=$dir
+    else
+      echo "bench: no file system of its own, using ${TMPDIR:-/tmp}" >&2
+    fi
+    bin/bench "$@"' bench -kick bin/kick -gitleaks "$gitleaks" "$@"
+fi
+exec bin/bench -kick bin/kick -gitleaks "$gitleaks" "$@"

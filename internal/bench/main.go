@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/kickhq/kick/manager"
@@ -52,8 +53,13 @@ func bench(kick, gitleaks string, runs int, out string) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	s := &suite{kick: kick, gitleaks: gitleaks, runs: runs, dir: dir}
-	fmt.Fprintf(&s.report, "# Benchmarks\n\n`make bench` on %s/%s, %d CPUs, %s, git %s. Wall time in milliseconds, median (min) of %d runs, the\ncommands in turn in one run. Machines differ and are shared: the ratios count.\n",
-		runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version(), gitVersion(), runs)
+	fmt.Fprintf(&s.report, `# Benchmarks
+
+`+"`make bench`"+` on %s/%s, %d CPUs, %s, git %s, %s. Milliseconds; %d runs, the
+commands in turn, each after a sync. CPU time is that of a command and all its children: on a machine that is shared it
+tells more than wall time, and ratios tell more than times. The agent's own commit is in the kick's time and not in that of
+the plain tools.
+`, runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version(), gitVersion(), fileSystem(dir), runs)
 	for _, r := range []struct {
 		name string
 		make func(bare string) error
@@ -73,47 +79,77 @@ func bench(kick, gitleaks string, runs int, out string) (err error) {
 	return os.WriteFile(out, s.report.Bytes(), 0o644)
 }
 
+// costs are the measurements of one repository, by what was measured.
+type costs map[string][]cost
+
+// cost is what a command took; the CPU time includes its children's.
+type cost struct{ wall, cpu time.Duration }
+
+func (c costs) add(name string, took cost) { c[name] = append(c[name], took) }
+
+// of returns one kind of time of all runs.
+func (c costs) of(name string, kind func(cost) time.Duration) []time.Duration {
+	d := make([]time.Duration, len(c[name]))
+	for i, took := range c[name] {
+		d[i] = kind(took)
+	}
+	return d
+}
+
+func wall(c cost) time.Duration { return c.wall }
+func cpu(c cost) time.Duration  { return c.cpu }
+
+// What is measured.
+const (
+	wholeKick = "kick, warm mirror, agent that commits one file"
+	plain     = "git clone --no-local + bwrap true + gitleaks + git push"
+	first     = "kick run to the agent's first instruction"
+	bwrap     = "bwrap --unshare-all true"
+	worktree  = "git worktree add"
+)
+
 func (s *suite) repo(name, bare string) error {
-	var whole, first, plain, bwrap, worktree []time.Duration
+	var c costs
 	for i := range s.runs + 1 {
-		k, f, err := s.kickOnce(bare)
-		if err != nil {
-			return err
+		if i <= 1 {
+			c = costs{} // the first round warms the mirror and the page cache
 		}
-		p, err := s.plainOnce(bare, i)
-		if err != nil {
-			return err
+		for _, measure := range []func(costs, string) error{s.kickOnce, s.plainOnce, s.bwrapOnce, s.worktreeOnce} {
+			if err := measure(c, bare); err != nil {
+				return err
+			}
 		}
-		b, err := timed("", "bwrap", "--unshare-all", "--ro-bind", "/", "/", "true")
-		if err != nil {
-			return err
-		}
-		w, err := s.worktreeOnce(bare, i)
-		if err != nil {
-			return err
-		}
-		if i == 0 {
-			continue // warms the mirror and the page cache
-		}
-		whole, first, plain = append(whole, k), append(first, f), append(plain, p)
-		bwrap, worktree = append(bwrap, b), append(worktree, w)
 	}
-	fmt.Fprintf(&s.report, "\n## Whole kick, %s\n\n| | median | min |\n|---|---|---|\n", name)
-	s.row("kick, warm mirror, agent that commits one file", whole)
-	s.row("git clone --no-local + bwrap true + gitleaks + git push", plain)
-	fmt.Fprintf(&s.report, "| **ratio** (goal ≤ 0.35) | **%.2f** | **%.2f** |\n", ratio(median(whole), median(plain)), ratio(slices.Min(whole), slices.Min(plain)))
-	s.row("kick run to the agent's first instruction", first)
-	s.row("bwrap --unshare-all true", bwrap)
-	s.row("git worktree add", worktree)
-	goal := func(f func([]time.Duration) time.Duration) float64 {
-		return ratio(f(first), 3*f(bwrap)+time.Duration(1.2*float64(f(worktree))))
+	fmt.Fprintf(&s.report, "\n## Whole kick, %s\n\n| | median | min | CPU, median |\n|---|---|---|---|\n", name)
+	s.row(c, wholeKick)
+	s.row(c, plain)
+	compare := func(f func([]time.Duration) time.Duration, kind func(cost) time.Duration) float64 {
+		return ratio(f(c.of(wholeKick, kind)), f(c.of(plain, kind)))
 	}
-	fmt.Fprintf(&s.report, "| **first instruction / (3 bwrap + 1.2 worktree)** (goal ≤ 1) | **%.2f** | **%.2f** |\n", goal(median), goal(slices.Min[[]time.Duration]))
+	least := slices.Min[[]time.Duration]
+	fmt.Fprintf(&s.report, "| **ratio** (goal ≤ 0.35) | **%.2f** | **%.2f** | **%.2f** |\n", compare(median, wall), compare(least, wall), compare(median, cpu))
+	s.row(c, first)
+	s.row(c, bwrap)
+	s.row(c, worktree)
+	start := func(f func([]time.Duration) time.Duration) float64 {
+		return ratio(f(c.of(first, wall)), 3*f(c.of(bwrap, wall))+time.Duration(1.2*float64(f(c.of(worktree, wall)))))
+	}
+	fmt.Fprintf(&s.report, "| **first instruction / (3 bwrap + 1.2 worktree)** (goal ≤ 1) | **%.2f** | **%.2f** | |\n", start(median), start(least))
+	for _, part := range []string{"prepare", "sandbox", "agent", "collect", "ingest", "inspect", "publish"} {
+		s.row(c, "of the kick: "+part)
+	}
+	for _, part := range []string{"git clone", "gitleaks", "git push"} {
+		s.row(c, "of the plain tools: "+part)
+	}
 	return nil
 }
 
-func (s *suite) row(name string, d []time.Duration) {
-	fmt.Fprintf(&s.report, "| %s | %.1f | %.1f |\n", name, ms(median(d)), ms(slices.Min(d)))
+func (s *suite) row(c costs, name string) {
+	used := ""
+	if d := median(c.of(name, cpu)); d > 0 {
+		used = fmt.Sprintf("%.1f", ms(d))
+	}
+	fmt.Fprintf(&s.report, "| %s | %.1f | %.1f | %s |\n", name, ms(median(c.of(name, wall))), ms(slices.Min(c.of(name, wall))), used)
 }
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
@@ -126,75 +162,96 @@ func median(d []time.Duration) time.Duration {
 }
 
 // kickOnce runs one kick; the agent prints the time of its first instruction.
-func (s *suite) kickOnce(bare string) (whole, first time.Duration, err error) {
-	cmd := exec.Command(s.kick, "run", "--state-dir", filepath.Join(s.dir, "state"), "--repo", bare, "--publish", "branch", "-o", "json", "-q", "--",
+func (s *suite) kickOnce(c costs, bare string) error {
+	began, took, out, err := timed("", s.kick, "run", "--state-dir", filepath.Join(s.dir, "state"), "--repo", bare, "--publish", "branch", "-o", "json", "-q", "--",
 		"sh", "-c", "date +%s%N; echo x >one-more-file; git add one-more-file; git commit -qm 'one more file'")
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	began := time.Now()
-	if err := cmd.Run(); err != nil {
-		return 0, 0, fmt.Errorf("kick: %w\n%s%s", err, stdout.String(), stderr.String())
+	if err != nil {
+		return err
 	}
-	whole = time.Since(began)
+	c.add(wholeKick, took)
 	var o manager.Outcome
-	if err := json.Unmarshal(stdout.Bytes(), &o); err != nil {
-		return 0, 0, err
+	if err := json.Unmarshal(out, &o); err != nil {
+		return err
+	}
+	for step, seconds := range o.Timings {
+		c.add("of the kick: "+step, cost{wall: time.Duration(seconds * float64(time.Second))})
 	}
 	b, err := os.ReadFile(filepath.Join(s.dir, "state", "kicks", o.ID, "transcript.log"))
 	if err != nil {
-		return 0, 0, err
+		return err
 	}
 	ns, err := strconv.ParseInt(strings.Fields(string(b))[0], 10, 64)
 	if err != nil {
-		return 0, 0, err
+		return err
 	}
-	return whole, time.Unix(0, ns).Sub(began), run("", "git", "-C", bare, "update-ref", "-d", "refs/heads/"+o.Branch)
+	c.add(first, cost{wall: time.Unix(0, ns).Sub(began)})
+	return run("", "git", "-C", bare, "update-ref", "-d", "refs/heads/"+o.Branch)
 }
 
 // plainOnce is what a script would do without kick. Its commit is made outside
 // the measured time.
-func (s *suite) plainOnce(bare string, i int) (total time.Duration, err error) {
-	work := filepath.Join(s.dir, fmt.Sprintf("plain%d", i))
+func (s *suite) plainOnce(c costs, bare string) (err error) {
+	work := filepath.Join(s.dir, "plain")
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
-	step := func(name string, args ...string) error {
-		d, err := timed(work, name, args...)
-		total += d
+	var total cost
+	step := func(part, dir, name string, args ...string) error {
+		_, took, _, err := timed(dir, name, args...)
+		total.wall, total.cpu = total.wall+took.wall, total.cpu+took.cpu
+		c.add("of the plain tools: "+part, took)
 		return err
 	}
-	d, err := timed("", "git", "clone", "-q", "--no-local", bare, work)
-	if err != nil {
-		return 0, err
+	if err := step("git clone", "", "git", "clone", "-q", "--no-local", bare, work); err != nil {
+		return err
 	}
-	total += d
-	if err := step("bwrap", "--unshare-all", "--ro-bind", "/", "/", "true"); err != nil {
-		return 0, err
+	if err := step("bwrap", work, "bwrap", "--unshare-all", "--ro-bind", "/", "/", "true"); err != nil {
+		return err
 	}
 	if err := run(work, "sh", "-c", "echo x >one-more-file; git add one-more-file; git -c user.name=a -c user.email=a@example.com commit -qm one"); err != nil {
-		return 0, err
+		return err
 	}
-	if err := step(s.gitleaks, "git", "--no-banner", "--log-level=error", "--log-opts=HEAD~1..HEAD", "."); err != nil {
-		return 0, err
+	if err := step("gitleaks", work, s.gitleaks, "git", "--no-banner", "--log-level=error", "--log-opts=HEAD~1..HEAD", "."); err != nil {
+		return err
 	}
-	branch := fmt.Sprintf("refs/heads/plain/%d", i)
-	if err := step("git", "push", "-q", "origin", "HEAD:"+branch); err != nil {
-		return 0, err
+	const branch = "refs/heads/plain"
+	if err := step("git push", work, "git", "push", "-q", "origin", "HEAD:"+branch); err != nil {
+		return err
 	}
-	return total, run("", "git", "-C", bare, "update-ref", "-d", branch)
+	c.add(plain, total)
+	return run("", "git", "-C", bare, "update-ref", "-d", branch)
 }
 
-func (s *suite) worktreeOnce(bare string, i int) (time.Duration, error) {
-	dir := filepath.Join(s.dir, fmt.Sprintf("worktree%d", i))
-	d, err := timed(bare, "git", "worktree", "add", "-q", "--detach", dir, "HEAD")
+func (s *suite) bwrapOnce(c costs, _ string) error {
+	_, took, _, err := timed("", "bwrap", "--unshare-all", "--ro-bind", "/", "/", "true")
+	c.add(bwrap, took)
+	return err
+}
+
+func (s *suite) worktreeOnce(c costs, bare string) error {
+	dir := filepath.Join(s.dir, "worktree")
+	_, took, _, err := timed(bare, "git", "worktree", "add", "-q", "--detach", dir, "HEAD")
 	if err != nil {
-		return 0, err
+		return err
 	}
-	return d, run(bare, "git", "worktree", "remove", "--force", dir)
+	c.add(worktree, took)
+	return run(bare, "git", "worktree", "remove", "--force", dir)
 }
 
-func timed(dir, name string, args ...string) (time.Duration, error) {
-	began := time.Now()
-	err := run(dir, name, args...)
-	return time.Since(began), err
+// timed runs a command and returns what it printed. What was written before is
+// on disk by then: a command that syncs shall not pay for others.
+func timed(dir, name string, args ...string) (began time.Time, took cost, stdout []byte, err error) {
+	cmd := exec.Command(name, args...)
+	cmd.Dir = dir
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
+	syscall.Sync()
+	began = time.Now()
+	err = cmd.Run()
+	took.wall = time.Since(began)
+	if err != nil {
+		return began, took, nil, fmt.Errorf("%s %q: %w\n%s%s", name, args, err, &out, &stderr)
+	}
+	took.cpu = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	return began, took, out.Bytes(), nil
 }
 
 func run(dir, name string, args ...string) error {
@@ -205,6 +262,15 @@ func run(dir, name string, args ...string) error {
 		return fmt.Errorf("%s %q: %w\n%s", name, args, err, out)
 	}
 	return nil
+}
+
+// fileSystem names the kind of file system that dir is on.
+func fileSystem(dir string) string {
+	out, err := exec.Command("findmnt", "--noheadings", "--output", "FSTYPE", "--target", dir).Output()
+	if err != nil {
+		return "an unknown file system"
+	}
+	return strings.TrimSpace(string(out))
 }
 
 func gitVersion() string {
