@@ -329,9 +329,13 @@ func (s *session) limitProperties() []Property {
 	if p.spec.Workspace.Dir == "" {
 		disk = "tmpfs sizes"
 	}
+	processes := limit("process-limit", p.limits.Processes == 0, fmt.Sprintf("RLIMIT_NPROC in the user namespace is %d", p.limits.Processes+shimThreads))
+	if processes.Status == Enforced {
+		processes.Evidence += fmt.Sprintf("; %d of it for the shim's threads", shimThreads)
+	}
 	return []Property{
 		limit("memory-limit", p.limits.Memory == 0, fmt.Sprintf("watchdog: at most %d bytes of resident and shared memory, looked at at least every %v; %d bytes are left to the host", p.limits.Memory, watchMaxMemory, s.dog.reserve)),
-		limit("process-limit", p.limits.Processes == 0, fmt.Sprintf("RLIMIT_NPROC in the user namespace, %d", p.limits.Processes+shimThreads)),
+		processes,
 		limit("cpu-limit", p.limits.CPUs == 0, ""),
 		limit("disk-limit", p.limits.Disk == 0, disk),
 	}
