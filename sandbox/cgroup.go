@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -223,8 +224,8 @@ func mkdir(dir string) error {
 	return nil
 }
 
-// makeLocked makes a directory and locks it. A reaper may remove it between
-// the two; then it is made again.
+// makeLocked makes a directory and locks it. A reaper may lock and remove it
+// between the two: then its end is awaited, and the directory made again.
 func (g *cgroup) makeLocked(dir string) error {
 	for range 100 {
 		if err := mkdir(filepath.Dir(dir)); err != nil {
@@ -243,7 +244,12 @@ func (g *cgroup) makeLocked(dir string) error {
 		if err != nil {
 			return err
 		}
-		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		for until := time.Now().Add(lingers); errors.Is(err, unix.EWOULDBLOCK) && time.Now().Before(until); {
+			time.Sleep(time.Millisecond)
+			err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		}
+		if err != nil {
 			f.Close()
 			return fmt.Errorf("lock the control group %s: %w", dir, err)
 		}

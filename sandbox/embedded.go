@@ -8,8 +8,11 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kickhq/kick/internal/frame"
 )
@@ -255,18 +258,41 @@ func giveWorkspace(ctx context.Context, p *plan) error {
 	return nil
 }
 
-// claim makes sure that no other process runs a sandbox of this id. The name
-// is an abstract Unix socket: it goes with the process, whatever ends it.
+// claimed are the ids of the sandboxes that this process runs.
+var claimed sync.Map
+
+// lingers is how long a name may stay after its release: a child between fork
+// and exec holds a copy of it, and nobody is told when that ends. Measured
+// under load: some milliseconds.
+const lingers = time.Second
+
+// claim makes sure that no other sandbox of this id runs, here or in another
+// process. The name is an abstract Unix socket: it goes with the process,
+// whatever ends it.
 func claim(id string) (release func(), err error) {
 	if !idForm.MatchString(id) {
 		return func() {}, nil // the specification's check has words for it
 	}
-	name := fmt.Sprintf("@kick-sandbox/%d/%s", os.Geteuid(), id)
-	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
-	if err != nil {
-		return nil, &Error{Kind: ErrSpec, Op: "id " + id, Err: err, Remedy: "If a sandbox of this id is running, wait for its end"}
+	busy := func(err error) error {
+		return &Error{Kind: ErrSpec, Op: "id " + id, Err: err, Remedy: "If a sandbox of this id is running, wait for its end"}
 	}
-	return func() { _ = c.Close() }, nil // no file is behind it
+	if _, held := claimed.LoadOrStore(id, true); held {
+		return nil, busy(unix.EADDRINUSE)
+	}
+	name := &net.UnixAddr{Name: fmt.Sprintf("@kick-sandbox/%d/%s", os.Geteuid(), id), Net: "unixgram"}
+	c, err := net.ListenUnixgram("unixgram", name)
+	for until := time.Now().Add(lingers); errors.Is(err, unix.EADDRINUSE) && time.Now().Before(until); {
+		time.Sleep(5 * time.Millisecond)
+		c, err = net.ListenUnixgram("unixgram", name)
+	}
+	if err != nil {
+		claimed.Delete(id)
+		return nil, busy(err)
+	}
+	return func() {
+		_ = c.Close() // no file is behind it
+		claimed.Delete(id)
+	}, nil
 }
 
 // preflights counts, so that several at once have different names.
