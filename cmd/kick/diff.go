@@ -18,13 +18,9 @@ kept, with control characters escaped. It is read from the kept bundle in a
 fresh quarantine. ID may be a prefix, or "last".`,
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, a []string) error {
-			state, err := g.state()
+			state, id, err := g.find(a[0])
 			if err != nil {
 				return err
-			}
-			id, err := state.Find(a[0])
-			if err != nil {
-				return usageError{err}
 			}
 			return manager.Diff(c.Context(), state, id, stat, os.Stdout)
 		},

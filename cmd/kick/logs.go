@@ -15,13 +15,9 @@ func newLogs(g *globals) *cobra.Command {
 		Long:  "Print what the agent wrote to stdout and stderr, with control characters\nescaped. ID may be a prefix, or \"last\".",
 		Args:  args(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, a []string) error {
-			state, err := g.state()
+			state, id, err := g.find(a[0])
 			if err != nil {
 				return err
-			}
-			id, err := state.Find(a[0])
-			if err != nil {
-				return usageError{err}
 			}
 			f, err := state.Transcript(id)
 			if errors.Is(err, os.ErrNotExist) {

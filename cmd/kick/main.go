@@ -84,6 +84,19 @@ func (g *globals) state() (*manager.State, error) {
 	return s, nil
 }
 
+// find opens the state and resolves the name of one kick in it.
+func (g *globals) find(name string) (*manager.State, string, error) {
+	state, err := g.state()
+	if err != nil {
+		return nil, "", err
+	}
+	id, err := state.Find(name)
+	if err != nil {
+		return nil, "", usageError{err}
+	}
+	return state, id, nil
+}
+
 // manager opens the state and every runtime. Repositories of dead kicks are
 // reached by what the environment says.
 func (g *globals) manager() (*manager.Manager, error) {

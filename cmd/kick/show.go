@@ -29,13 +29,9 @@ func newShow(g *globals) *cobra.Command {
 }
 
 func showRun(g *globals, name, output string) error {
-	state, err := g.state()
+	state, id, err := g.find(name)
 	if err != nil {
 		return err
-	}
-	id, err := state.Find(name)
-	if err != nil {
-		return usageError{err}
 	}
 	o, err := state.Outcome(id)
 	if errors.Is(err, os.ErrNotExist) {
