@@ -49,7 +49,7 @@ func TestParseErrors(t *testing.T) {
 		{"no version", "changes: {}\n", "p.yaml:1: version is missing"},
 		{"other version", "version: 2\n", `p.yaml:1: version is "2": this kick reads version 1`},
 		{"text version", "version: \"1\"\n", `p.yaml:1: version is "1"`},
-		{"unknown key", "version: 1\nchange: {}\n", `p.yaml:2: unknown key "change" in the policy: the keys are changes, egress, secrets, version`},
+		{"unknown key", "version: 1\nchange: {}\n", `p.yaml:2: unknown key "change" in the policy: the keys are changes, egress, publish, secrets, version`},
 		{"duplicate", "version: 1\negress: {}\negress: {}\n", `p.yaml:3: key "egress" of the policy stands on line 2 already`},
 		{"wrong type", "version: 1\nchanges: [a]\n", "p.yaml:2: changes is a list: write a mapping"},
 		{"null", "version: 1\nchanges:\n", "p.yaml:2: changes is empty"},

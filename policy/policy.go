@@ -53,6 +53,7 @@ type Policy struct {
 	Version int     `json:"version"`
 	Changes Changes `json:"changes"`
 	Secrets Secrets `json:"secrets"`
+	Publish Publish `json:"publish"`
 	Egress  Egress  `json:"egress"`
 }
 
@@ -245,6 +246,7 @@ func (p *Policy) Digest() string {
 // others left out.
 func (p *Policy) For(repo, agent string) *Policy {
 	q := *p
+	q.Publish = p.Publish.For(repo, agent)
 	c := &q.Changes
 	c.Rules = map[string]Level{}
 	for id, l := range p.Changes.Rules {

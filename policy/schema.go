@@ -30,6 +30,7 @@ func (d *decoder) policy(n *yaml.Node, p *Policy) {
 		},
 		"changes": func(v *yaml.Node) { d.changes(v, &p.Changes) },
 		"secrets": func(v *yaml.Node) { d.secrets(v, &p.Secrets) },
+		"publish": func(v *yaml.Node) { d.publish(v, &p.Publish) },
 		"egress":  func(v *yaml.Node) { d.egress(v, &p.Egress) },
 	})
 	if !version && n.Kind == yaml.MappingNode {
