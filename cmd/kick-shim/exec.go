@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -36,6 +37,7 @@ func run(cfg frame.Config, w *frame.Writer, orders <-chan order) error {
 		defer forwarding.Wait()
 		defer cancel()
 	}
+	holdThreads(spareThreads)
 	c, err := start(cfg)
 	if err != nil {
 		return w.WriteJSON(frame.Exit, frame.ExitStatus{Code: -1, Error: clip(err.Error(), 1<<10)})
@@ -61,6 +63,31 @@ func checkoutUnder(cfg frame.Config, orders <-chan order) error {
 			}
 		}
 	}
+}
+
+// spareThreads is how many threads this process has before the agent starts.
+// The host adds 16 to the limit of processes for them (shimThreads there).
+const spareThreads = 12
+
+// holdThreads makes the runtime start n threads, which it keeps. It would start
+// one whenever all that it has are in system calls, and end this process where
+// the agent has used up the limit of processes.
+func holdThreads(n int) {
+	runtime.GOMAXPROCS(2) // each that could run more would want a thread more
+	var held, released sync.WaitGroup
+	held.Add(n)
+	release := make(chan struct{})
+	for range n {
+		released.Go(func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			held.Done()
+			<-release
+		})
+	}
+	held.Wait()
+	close(release)
+	released.Wait()
 }
 
 // command is the running command of the agent.
