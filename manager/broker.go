@@ -28,7 +28,7 @@ func (r *run) broker(ctx context.Context) {
 		return
 	}
 	work := pushbroker.Work{
-		KickID: r.k.ID, Agent: r.req.Agent, Repo: r.req.Source.Repo, Bundle: bundle, Mirror: r.base.Mirror, BaseOID: r.base.OID,
+		KickID: r.k.ID, Agent: r.req.Agent, Repo: r.req.Target.String(), Bundle: bundle, Mirror: r.base.Mirror, BaseOID: r.base.OID,
 		Branch:       BranchName(r.req.Agent, r.k.ID),
 		IdentityName: r.req.Identity.Name, IdentityEmail: r.req.Identity.Email,
 	}
@@ -58,12 +58,21 @@ func (r *run) broker(ctx context.Context) {
 
 	var v pushbroker.Verdict
 	err = r.step("inspect", func() (detail string, err error) {
-		if v, err = r.inspect(ctx, q, work); err != nil {
+		if policy.Is(r.form().Squash) {
+			v, err = r.squash(ctx, q, work)
+		} else {
+			v, err = r.inspect(ctx, q, work)
+		}
+		if err != nil {
 			return "", err
 		}
 		return verdictDetail(v), r.k.Journal.Note("inspected", map[string]string{"pass": fmt.Sprint(v.Pass), "review": fmt.Sprint(v.Review)})
 	})
-	if err != nil {
+	switch {
+	case errors.Is(err, pushbroker.ErrNothing): // of squashed work
+		r.fail(Nothing, nil)
+		return
+	case err != nil:
 		r.fail(codeFor(ctx, err, Internal), err)
 		return
 	}
@@ -83,14 +92,23 @@ func (r *run) broker(ctx context.Context) {
 	}
 }
 
-// inspect judges the work and, where there will be a pull request, its text.
-func (r *run) inspect(ctx context.Context, q *pushbroker.Quarantine, work pushbroker.Work) (pushbroker.Verdict, error) {
+// judgeWork judges the work alone.
+func (r *run) judgeWork(ctx context.Context, q *pushbroker.Quarantine, work pushbroker.Work) (pushbroker.Verdict, error) {
 	scanner, err := r.scanner()
 	if err != nil {
 		return pushbroker.Verdict{}, err
 	}
-	v, err := pushbroker.Inspect(ctx, q, work, r.req.Policy, scanner)
+	return pushbroker.Inspect(ctx, q, work, r.req.Policy, scanner)
+}
+
+// inspect judges the work and, where there will be a pull request, its text.
+func (r *run) inspect(ctx context.Context, q *pushbroker.Quarantine, work pushbroker.Work) (pushbroker.Verdict, error) {
+	v, err := r.judgeWork(ctx, q, work)
 	if err != nil || r.req.Publish != PublishPR {
+		return v, err
+	}
+	scanner, err := r.scanner()
+	if err != nil {
 		return v, err
 	}
 	title, body := r.description(v, work.Branch).Text()

@@ -55,6 +55,9 @@ type Request struct {
 	// AcceptReview publishes work with review findings where there is no
 	// reviewer.
 	AcceptReview bool
+	// Squash and Signed ask for one commit, and for commits that the forge
+	// makes, also where the policy does not.
+	Squash, Signed bool
 
 	Prompt  string
 	Command []string

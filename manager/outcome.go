@@ -58,6 +58,7 @@ type Outcome struct {
 	PullRequest string             `json:"pullRequest,omitempty"`
 	Draft       bool               `json:"draft,omitempty"`
 	Commits     int                `json:"commits"`
+	Squashed    int                `json:"squashed,omitempty"` // commits of the agent's of which one was made
 	Files       int                `json:"files"`
 	Findings    []policy.Finding   `json:"findings"`
 	Reason      sandbox.Reason     `json:"reason,omitempty"`
@@ -95,7 +96,7 @@ func (o Outcome) RestoreCommands() []string {
 // unpublished names what may hold work that is not on the remote.
 func (o Outcome) unpublished() []sandbox.Artifact {
 	rest := []sandbox.Artifact{sandbox.RestBundle, sandbox.DirtyArchive}
-	if o.Outcome == Published {
+	if o.Outcome == Published && o.Squashed == 0 {
 		return rest
 	}
 	return append(rest, sandbox.FinalBundle)

@@ -33,6 +33,10 @@ func (r *run) publish(ctx context.Context, q *pushbroker.Quarantine, v pushbroke
 	var perr *pushbroker.PublishError
 	switch {
 	case err == nil:
+		r.out.Commit, r.out.Commits = pub.Commit, v.Commits
+		if r.out.Squashed > 0 {
+			r.out.Notes = append(r.out.Notes, fmt.Sprintf("kick made one commit of the %s that the agent left; the kept bundle has those", count(r.out.Squashed, "commit")))
+		}
 		r.fail(Published, nil)
 	case errors.As(err, &perr) && perr.Pushed:
 		r.fail(PushFailed, fmt.Errorf("the branch %s is on the remote, and its pull request is not: %w", branch, err))
@@ -52,6 +56,7 @@ func published(p pushbroker.Publication) string {
 func (r *run) description(v pushbroker.Verdict, branch string) pushbroker.Description {
 	return pushbroker.Description{
 		KickID: r.k.ID, Agent: r.req.Agent, Prompt: r.req.Prompt, Report: r.agentReport(),
+		TitlePrefix: r.form().TitlePrefix, Notes: r.formNotes(),
 		Isolation: r.out.Isolation, Took: time.Duration(r.out.Timings["agent"] * float64(time.Second)), Version: r.m.Version,
 		Refs: pushbroker.Refs{Branch: branch, Base: r.out.Base}, Verdict: v, Target: r.req.Target,
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -48,6 +49,7 @@ func (m *Manager) Recover(ctx context.Context, id string) (Outcome, error) {
 	if len(entries) > 0 {
 		r.out.Started = entries[0].Time
 	}
+	r.out.Squashed, _ = strconv.Atoi(get("squashed", "commits")) // 0: it was not
 	if err := r.salvage(ctx, get("prepared", "mirror")); err != nil {
 		return Outcome{}, errors.Join(err, k.close())
 	}

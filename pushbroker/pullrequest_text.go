@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/kickhq/kick/policy"
 	"github.com/kickhq/kick/sandbox"
@@ -20,11 +21,15 @@ type Description struct {
 	Took          time.Duration // of the agent. 0: not shown
 	Version       string        // kick's
 	TitlePrefix   string        // e.g. "[agent] "
+	// Notes are further sentences of kick's own on how the work got here.
+	Notes []string
 
-	// Publish fills these in.
-	Refs    Refs
-	Verdict Verdict
-	Target  Target
+	// Publish fills these in. Template is the repository's own text, in
+	// Markdown; the body begins with it.
+	Refs     Refs
+	Verdict  Verdict
+	Target   Target
+	Template string
 }
 
 // Caps of the parts of a body. GitHub takes 65,536 characters in all.
@@ -36,6 +41,8 @@ const (
 	maxShownFiles   = 50
 	maxShown        = 25
 	maxName         = 200 // characters of a path or a subject
+	maxReasons      = 10  // reasons for a review, at the top
+	maxBody         = 65536
 )
 
 // Text returns the title and the body, as Markdown. It depends on the
@@ -60,12 +67,24 @@ func (d Description) title() string {
 }
 
 func (d Description) body() string {
+	own := d.ownBody()
+	if d.Template == "" || utf8.RuneCountInString(d.Template)+len(templateEnd)+utf8.RuneCountInString(own) > maxBody {
+		return own
+	}
+	return d.Template + templateEnd + own
+}
+
+const templateEnd = "\n\n---\n\n"
+
+// ownBody is kick's part.
+func (d Description) ownBody() string {
 	var b strings.Builder
 	v := d.Verdict
 	fmt.Fprintf(&b, "The agent %s made this in a sandbox without credentials; [kick](https://github.com/kickhq/kick) inspected and pushed it. ", code(d.Agent))
 	b.WriteString("Text in frames comes from the task or the agent. It is quoted as data, and may be wrong.\n")
-	if v.Review {
-		b.WriteString("\n> [!IMPORTANT]\n> Some findings ask for a person's review before this is merged. They are listed below.\n")
+	d.reasons(&b)
+	for _, note := range d.Notes {
+		fmt.Fprintf(&b, "\n%s\n", note)
 	}
 	d.quoted(&b, "Task", d.Prompt)
 	d.summary(&b)
@@ -81,6 +100,27 @@ func (d Description) body() string {
 	}
 	b.WriteString("</sub>\n")
 	return b.String()
+}
+
+// reasons says at the top why a person must look.
+func (d Description) reasons(b *strings.Builder) {
+	if !d.Verdict.Review {
+		return
+	}
+	b.WriteString("\n> [!IMPORTANT]\n> A person must look at the following before this is merged:\n>\n")
+	n := 0
+	for _, f := range d.Verdict.Findings {
+		if f.Level != policy.Review {
+			continue
+		}
+		if n++; n <= maxReasons {
+			fmt.Fprintf(b, "> - %s: %s\n", code(findingPlace(f)), code(f.Message))
+		}
+	}
+	if n > maxReasons {
+		fmt.Fprintf(b, "> - and %s more\n", count(n-maxReasons, "finding"))
+	}
+	b.WriteString(">\n> What to do about each is in the table under Inspection.\n")
 }
 
 func (d Description) quoted(b *strings.Builder, heading, text string) {

@@ -76,6 +76,7 @@ A repository on GitHub is reached with a GitHub App (--github-app-id and
 	f.DurationVar(&o.Timeout, "timeout", 45*time.Minute, "time that the agent has, from its start")
 	f.StringVar(&o.Publish, "publish", "", "how far to go: pr, branch or none (default: pr where the forge has pull requests, else branch)")
 	f.BoolVar(&o.AcceptReview, "accept-review", false, "publish work that asks for a review where there is no reviewer")
+	f.BoolVar(&o.Squash, "squash", false, "publish one commit of the work; what only its commits in between hold is left behind")
 	f.StringVar(&o.Network, "network", "", "restricted (the egress gateway alone, default) or none")
 	f.StringArrayVar(&o.Env, "env", nil, "`NAME=VALUE` for the agent's environment; never a credential")
 	f.StringVar(&o.Memory, "memory", "", "memory limit, e.g. `4GiB`")

@@ -34,6 +34,7 @@ type Options struct {
 	Timeout                 time.Duration
 	Publish                 string
 	AcceptReview            bool
+	Squash, Signed          bool
 	Network                 string
 	Env                     []string // NAME=VALUE
 	Memory, Disk            string   // sizes, e.g. 4GiB
@@ -74,7 +75,7 @@ func ReadPrompt(path string) (string, error) {
 // Build makes the request. Its errors are the user's to mend.
 func Build(ctx context.Context, o Options) (manager.Request, error) {
 	req := manager.Request{
-		Agent: o.Agent, Prompt: o.Prompt, Command: o.Command, AcceptReview: o.AcceptReview,
+		Agent: o.Agent, Prompt: o.Prompt, Command: o.Command, AcceptReview: o.AcceptReview, Squash: o.Squash, Signed: o.Signed,
 		ProgramDirs: o.ProgramDirs, AcceptWeaker: o.AcceptWeaker,
 	}
 	agent, err := configured(o)
