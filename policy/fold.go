@@ -17,8 +17,12 @@ import (
 // with one fold collide somewhere.
 func Fold(path string) string {
 	if plain(path) {
-		return path
+		return strings.ToLower(path)
 	}
+	return foldAny(path)
+}
+
+func foldAny(path string) string {
 	s := strings.Map(func(r rune) rune {
 		if escape.Invisible(r) {
 			return -1
@@ -39,12 +43,13 @@ func Fold(path string) string {
 	return strings.Join(parts, "/")
 }
 
-// plain reports whether Fold leaves path as it is, which is so for most paths.
+// plain reports whether Fold only lowers the case of path's letters, which is
+// so for most paths: strings.ToLower is quick there.
 func plain(path string) bool {
 	for i := 0; i < len(path); i++ {
 		c := path[i]
 		switch {
-		case c >= utf8.RuneSelf, 'A' <= c && c <= 'Z', c == ':', c < ' ':
+		case c >= utf8.RuneSelf, c == ':', c < ' ', c == 0x7F:
 			return false
 		case (c == '.' || c == ' ') && (i+1 == len(path) || path[i+1] == '/'):
 			return false

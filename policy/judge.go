@@ -53,7 +53,7 @@ func (p *Policy) place(f Finding, s Subject, now time.Time) []Finding {
 	case s.Change != nil:
 		f.Path = s.Change.Path
 	case s.Names != nil:
-		f.Path = s.Names.Dir
+		f.Path = s.Names.Path
 	}
 	return p.Apply(f, now)
 }

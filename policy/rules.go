@@ -20,6 +20,7 @@ type Change struct {
 	Path     string // raw bytes
 	Old, New uint32 // git modes as written in the tree; 0: absent
 	Target   string // of a new symbolic link
+	Leads    string // why it must not lead where it does, by the other links of its tree; empty: it may
 	Blob     *Blob  // the new side's content, where it is a file and new in this push
 }
 
@@ -31,12 +32,8 @@ type Blob struct {
 	Bidi   string // first bidirectional or tag character, where the base's file at that path has none; as "U+202E on line 3"
 }
 
-// Names are the names of one directory of a new tree.
-type Names struct {
-	Dir   string
-	All   []string
-	Added map[string]bool // those that the parent's directory did not have
-}
+// Names are two paths of one new tree, of which the first is new.
+type Names struct{ Path, Other string }
 
 // Commit is a new commit.
 type Commit struct {
@@ -160,7 +157,8 @@ func link(path, target string) Subject {
 func blob(path string, b Blob) Subject {
 	return Subject{Change: &Change{Path: path, New: modeFile, Blob: &b}}
 }
-func message(m string) Subject { return Subject{Commit: &Commit{Message: m, Parents: 1}} }
+func names(path, other string) Subject { return Subject{Names: &Names{Path: path, Other: other}} }
+func message(m string) Subject         { return Subject{Commit: &Commit{Message: m, Parents: 1}} }
 
 // onChange, onAdded and onCommit lift a test of one kind of subject to a match.
 func onChange(f func(*Change) string) func(*Subject) string {

@@ -89,24 +89,16 @@ var pathRules = []Rule{{
 	Misses:  []Subject{added(strings.Repeat("a", 255)), added(strings.Repeat("dir/", 100) + "x")},
 }, {
 	ID: "path-collision", Level: Block,
-	Reason: "two names of one directory are the same name on some systems",
-	Remedy: "Rename one of the files so that they differ by more than case, normalisation or invisible characters.",
+	Reason: "a path is the same as another one on some systems",
+	Remedy: "Rename the file so that the two differ by more than case, normalisation or invisible characters.",
 	match: func(s *Subject) string {
-		if s.Names == nil {
+		if s.Names == nil || s.Names.Path == s.Names.Other || Fold(s.Names.Path) != Fold(s.Names.Other) {
 			return ""
 		}
-		return s.Names.collision()
+		return fmt.Sprintf("%q", s.Names.Other)
 	},
-	Matches: []Subject{
-		{Names: &Names{All: []string{"README.md", "readme.md"}, Added: map[string]bool{"readme.md": true}}},
-		{Names: &Names{All: []string{"caf\u00e9", "cafe\u0301"}, Added: map[string]bool{"caf\u00e9": true}}},
-		{Names: &Names{All: []string{"stra\u00dfe", "STRASSE"}, Added: map[string]bool{"STRASSE": true}}},
-		{Names: &Names{All: []string{"a", "a."}, Added: map[string]bool{"a.": true}}},
-	},
-	Misses: []Subject{
-		{Names: &Names{All: []string{"README.md", "readme.txt"}, Added: map[string]bool{"readme.txt": true}}},
-		{Names: &Names{All: []string{"Makefile", "makefile", "new"}, Added: map[string]bool{"new": true}}},
-	},
+	Matches: []Subject{names("readme.md", "README.md"), names("caf\u00e9", "cafe\u0301"), names("STRASSE", "stra\u00dfe"), names("a.", "a"), names("Docs/x", "docs/X")},
+	Misses:  []Subject{names("readme.txt", "README.md"), names("docs/x", "doc/x"), added("readme.md")},
 }, {
 	ID: "path-hive", Level: Block,
 	Reason:  "a path is in .hive/, which holds the task and reports of a kick and is not part of the work",
@@ -166,25 +158,6 @@ func gitLike(name string) bool {
 	return false
 }
 
-func (n *Names) collision() string {
-	if len(n.Added) == 0 {
-		return ""
-	}
-	seen := make(map[string]string, len(n.All))
-	for _, name := range n.All {
-		f := Fold(name)
-		other, dup := seen[f]
-		if !dup {
-			seen[f] = name
-			continue
-		}
-		if n.Added[name] || n.Added[other] {
-			return fmt.Sprintf("%q and %q", other, name)
-		}
-	}
-	return ""
-}
-
 var entryRules = []Rule{{
 	ID: "symlink-escape", Level: Block,
 	Reason: "a symbolic link is absolute, leaves the repository or points into .git",
@@ -193,9 +166,12 @@ var entryRules = []Rule{{
 		if c.New != modeLink {
 			return ""
 		}
-		return badTarget(c.Path, c.Target)
+		if why := BadTarget(c.Path, c.Target); why != "" {
+			return why
+		}
+		return c.Leads
 	}),
-	Matches: []Subject{link("l", "/etc/passwd"), link("l", "../x"), link("a/b", "../../x"), link("l", ".git/hooks"), link("a/b", "../.GIT/config"), link("l", `C:\x`), link("l", `..\x`), link("l", ""), link("l", "a\nb"), link("a/b", "c/../../../d")},
+	Matches: []Subject{link("l", "/etc/passwd"), link("l", "../x"), link("a/b", "../../x"), link("l", ".git/hooks"), link("a/b", "../.GIT/config"), link("l", `C:\x`), link("l", `..\x`), link("l", ""), link("l", "a\nb"), link("a/b", "c/../../../d"), {Change: &Change{Path: "l", New: modeLink, Target: "up/../x", Leads: "it leaves"}}},
 	Misses:  []Subject{link("docs-link", "README.md"), link("a/b", "../README.md"), link("a/b/c", "../../x/y"), link("l", "..data"), added("/etc/passwd")},
 }, {
 	ID: "gitlink", Level: Block,
@@ -215,7 +191,7 @@ var entryRules = []Rule{{
 		}
 		return fmt.Sprintf("%06o", c.New)
 	}),
-	Matches: []Subject{modes("x", 0, 0o104755), modes("x", modeFile, 0o100664), modes("x", 0, 0o100666)},
+	Matches: []Subject{modes("empty-directory", 0, 0o040000), modes("x", 0, 0o104755), modes("x", modeFile, 0o100664), modes("x", 0, 0o100666)},
 	Misses:  []Subject{added("x"), modes("x", 0, modeExec), modes("x", 0o100664, modeFile), modes("x", 0o100664, 0)},
 }, {
 	ID: "new-executable", Level: Report,
@@ -235,8 +211,9 @@ func ifTrue(cond bool, s string) string {
 	return ""
 }
 
-// badTarget says why a link at p may not point to target, or "".
-func badTarget(p, target string) string {
+// BadTarget says why a link at p must not have this target, by the target's
+// text alone, or is empty.
+func BadTarget(p, target string) string {
 	switch {
 	case target == "":
 		return "the target is empty"

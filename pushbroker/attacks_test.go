@@ -116,7 +116,7 @@ var pathAttacks = []attack{
 	{name: "device name", script: `mkdir x; printf e > x/aux.txt` + addAll, block: []string{"path-form"}},
 	{name: "stream name", script: `printf e > a:b` + addAll, block: []string{"path-form"}},
 	{name: "name of 300 bytes", script: withEntry("100644", "blob", strings.Repeat("n", 300), "x"), block: []string{"path-length"}},
-	{name: "case collision with the base", script: `printf e > docs/mixed.md` + addAll, block: []string{"path-collision"}, path: "docs/"},
+	{name: "case collision with the base", script: `printf e > docs/mixed.md` + addAll, block: []string{"path-collision"}, path: "docs/mixed.md"},
 	{name: "normalisation collision", script: `printf 1 > "$(printf 'caf\303\251')"; printf 2 > "$(printf 'cafe\314\201')"` + addAll, block: []string{"path-collision"}},
 	{name: "case collision of directories", script: `mkdir DOCS; printf e > DOCS/x` + addAll, block: []string{"path-collision"}},
 	{name: ".hive committed", script: `mkdir .hive; printf e > .hive/report.json; git add -f .hive; git commit -qm e`, block: []string{"path-hive"}},
@@ -147,7 +147,17 @@ var entryAttacks = []attack{
 	{name: "link into .git", script: `ln -s .git/hooks l` + addAll, block: []string{"symlink-escape"}},
 	{name: "old blob as a link", script: `printf /etc/passwd > p; git add p; git commit -qm p; git update-index --add --cacheinfo 120000,$(git rev-parse HEAD:p),l; git commit -qm l`, block: []string{"symlink-escape"}, path: "l"},
 	{name: "base's file as a link", script: `git update-index --add --cacheinfo 120000,$(git rev-parse HEAD:src/long.go),l; git commit -qm l`, block: []string{"symlink-escape"}},
+	{name: "link that leaves through another one", script: `mkdir a; ln -s .. a/up; ln -s a/up/../x l` + addAll, block: []string{"symlink-escape"}},
+	{name: "link through a link of another case", script: `mkdir a; ln -s .. a/up; ln -s A/UP/../x l` + addAll, block: []string{"symlink-escape"}},
+	{name: "two innocent links brought together by a merge", script: `mkdir -p a/b; echo x > a/b/x; git add -A; git commit -qm d; git checkout -qb side; ln -s a/b/../../x l; git add -A; git commit -qm l; git checkout -q main; git rm -qr a; mkdir a; ln -s .. a/b; git add -A; git commit -qm up; git merge -q --no-ff -m m side`, block: []string{"symlink-escape"}},
+	{name: "directory under a link replaced by a link upward", script: `mkdir -p a/b; echo x > a/b/x; ln -s a/b/../../x l; git add -A; git commit -qm l; git rm -qr a/b; mkdir -p a; ln -s .. a/b; git add -A; git commit -qm up`, block: []string{"symlink-escape"}},
 	{name: "submodule", script: `git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),sub; git commit -qm s`, block: []string{"gitlink"}, path: "sub"},
+	{name: "empty directory in a tree", craft: func(l *lab) string {
+		l.object("tree", "")
+		tree := l.object("tree", "40000 hidden\x00"+unhex(emptyTree))
+		commit := l.object("commit", "tree "+tree+"\nparent "+l.base+"\n"+idents+"\nx\n")
+		return l.rawBundle(commit, commit, tree, emptyTree)
+	}, block: []string{"file-mode", "protected-ci", "protected-governance"}, report: []string{"deleted-test"}},
 	{name: "setuid mode", craft: func(l *lab) string {
 		return l.modeBundle("104755")
 	}, block: []string{"object-malformed"}},

@@ -19,7 +19,7 @@ func (in *inspection) countLines() error {
 	var oids []string
 	for _, c := range in.h.net {
 		for _, side := range []leaf{c.old, c.new} {
-			if side.mode != 0 && side.mode != modeGitlink {
+			if side.hasContent() {
 				oids = append(oids, side.oid)
 			}
 		}
@@ -39,7 +39,7 @@ func (in *inspection) countLines() error {
 		return nil
 	}
 	read := func(side leaf) ([]byte, bool, error) {
-		if side.mode == 0 || side.mode == modeGitlink {
+		if !side.hasContent() {
 			return nil, side.mode == 0, nil
 		}
 		if sizes[side.oid] > maxCountedFile {

@@ -1,7 +1,6 @@
 package pushbroker
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -13,12 +12,13 @@ type history struct {
 	commits  []Commit              // parents first
 	info     map[string]objectInfo // of S, and of what else the pack holds
 	changes  []change              // of every new commit against each parent, where the result is not what base has
-	names    []namesIn             // directories that gained names
+	clashes  []clash               // names that the new commits' trees have twice
 	first    map[string]place      // of each object on a new side: where it appears first
 	net      []change              // base..tip
 	baseTree string
 	tipTree  string
 	baseSeen map[string]bool // objects that base's tree was seen to hold
+	trees    *treeCache
 }
 
 // change is one leaf entry of a commit that differs from a parent's.
@@ -34,20 +34,9 @@ type leaf struct {
 	oid  string
 }
 
-// namesIn is a directory that gained names.
-type namesIn struct {
-	commit int
-	dir    string
-	all    []treeEntry // shared with the walker
-	added  map[string]bool
-}
-
-func (n namesIn) subject() *policy.Names {
-	names := &policy.Names{Dir: n.dir, All: make([]string, len(n.all)), Added: n.added}
-	for i, e := range n.all {
-		names.All[i] = e.name
-	}
-	return names
+// hasContent reports whether the leaf is a file or a link.
+func (l leaf) hasContent() bool {
+	return l.mode != 0 && l.mode != modeGitlink && l.mode&modeType != modeTree
 }
 
 // place is where an object appears.
@@ -60,13 +49,10 @@ type place struct {
 	asLink, asFile bool
 }
 
-// walker compares trees. It reads each tree once.
+// walker compares trees.
 type walker struct {
-	r      *objectReader
-	lim    IngestLimits
+	*treeCache
 	h      *history
-	trees  map[string][]treeEntry
-	held   int // entries in trees
 	visits int
 	done   map[visit]bool
 }
@@ -74,40 +60,24 @@ type walker struct {
 // visit is a comparison that was made already, in any commit.
 type visit struct{ new, old, base, path string }
 
-// maxHeldEntries bounds the memory of read trees, to some 200 MB.
-const maxHeldEntries = 1 << 20
-
-// tree reads a tree object; the empty id stands for no tree.
-func (w *walker) tree(oid string) ([]treeEntry, error) {
-	if oid == "" {
-		return nil, nil
+// budget counts one more directory that is compared.
+func (w *walker) budget(depth int) error {
+	if depth > w.lim.TreeDepth {
+		return refuse("limit-ingest", "directories are more than %d deep", w.lim.TreeDepth)
 	}
-	if t, ok := w.trees[oid]; ok {
-		return t, nil
+	if w.visits++; w.visits > w.lim.Visits {
+		return refuse("limit-ingest", "more than %d directories are to be compared", w.lim.Visits)
 	}
-	raw, err := w.r.one(oid, "tree", w.lim.ObjectBytes)
-	if err != nil {
-		return nil, err
-	}
-	t, err := parseTree(raw, w.lim.TreeWidth)
-	switch {
-	case errors.Is(err, errTreeWidth):
-		return nil, refuse("limit-ingest", "a directory has more than %d entries", w.lim.TreeWidth)
-	case err != nil:
-		return nil, refuse("object-malformed", "tree %s: %v", oid, err)
-	}
-	if w.held += len(t); w.held > maxHeldEntries {
-		return nil, refuse("limit-ingest", "the directories to compare have more than %d entries", maxHeldEntries)
-	}
-	w.trees[oid] = t
-	return t, nil
+	return nil
 }
 
 // walkHistory compares every new commit with each of its parents, and the tip
 // with base. What a commit has exactly as base has it is no change of this
 // work, whatever the other parents have; a merge of base into older work is so.
 func walkHistory(r *objectReader, lim IngestLimits, h *history, baseTree string, treeOf func(commit string) (string, error)) error {
-	w := &walker{r: r, lim: lim, h: h, trees: map[string][]treeEntry{}, done: map[visit]bool{}}
+	w := &walker{treeCache: newTreeCache(r, lim), h: h, done: map[visit]bool{}}
+	names := newNameWalk(w)
+	h.trees = w.treeCache
 	h.first, h.baseSeen = map[string]place{}, map[string]bool{}
 	h.baseTree, h.tipTree = baseTree, h.commits[len(h.commits)-1].Tree
 	for i, c := range h.commits {
@@ -124,6 +94,10 @@ func walkHistory(r *objectReader, lim IngestLimits, h *history, baseTree string,
 			if err := d.trees("", c.Tree, parent, baseTree, 0); err != nil {
 				return err
 			}
+		}
+		names.commit = i
+		if err := names.compare([]twin{{tree: c.Tree, base: baseTree}}, 0); err != nil {
+			return err
 		}
 	}
 	d := diff{w: w, commit: -1, out: &h.net}
@@ -161,11 +135,8 @@ func (d *diff) trees(prefix, new, old, base string, depth int) error {
 		}
 		d.w.done[v] = true
 	}
-	if depth > d.w.lim.TreeDepth {
-		return refuse("limit-ingest", "directories are more than %d deep", d.w.lim.TreeDepth)
-	}
-	if d.w.visits++; d.w.visits > d.w.lim.Visits {
-		return refuse("limit-ingest", "more than %d directories are to be compared", d.w.lim.Visits)
+	if err := d.w.budget(depth); err != nil {
+		return err
 	}
 	var sides [3][]treeEntry
 	for i, oid := range []string{new, old, base} {
@@ -181,16 +152,9 @@ func (d *diff) trees(prefix, new, old, base string, depth int) error {
 			d.w.h.baseSeen[e.oid] = true
 		}
 	}
-	var added map[string]bool
 	for _, n := range sides[0] {
 		o, b := olds[n.name], bases[n.name]
 		delete(olds, n.name)
-		if o.name == "" && b.name == "" {
-			if added == nil {
-				added = map[string]bool{}
-			}
-			added[n.name] = true
-		}
 		if err := d.entry(prefix+n.name, n, o, b, depth); err != nil {
 			return err
 		}
@@ -202,9 +166,6 @@ func (d *diff) trees(prefix, new, old, base string, depth int) error {
 		if err := d.entry(prefix+o.name, treeEntry{}, o, bases[o.name], depth); err != nil {
 			return err
 		}
-	}
-	if added != nil && d.commit >= 0 {
-		d.w.h.names = append(d.w.h.names, namesIn{commit: d.commit, dir: prefix, all: sides[0], added: added})
 	}
 	return nil
 }
@@ -238,15 +199,17 @@ func (d *diff) entry(path string, n, o, b treeEntry, depth int) error {
 	return d.trees(path+"/", n.treeID(), o.treeID(), b.treeID(), depth+1)
 }
 
+// leaf is the entry as a change has it. A directory is none, unless it is
+// empty: git writes no such entry, and nothing below it would show its name.
 func (e treeEntry) leaf() leaf {
-	if e.isTree() {
+	if e.isTree() && e.oid != emptyTree {
 		return leaf{}
 	}
 	return leaf{mode: e.mode, oid: e.oid}
 }
 
 func (e treeEntry) treeID() string {
-	if e.isTree() {
+	if e.isTree() && e.oid != emptyTree {
 		return e.oid
 	}
 	return ""

@@ -35,9 +35,12 @@ func Inspect(ctx context.Context, q *Quarantine, w Work, pol *policy.Policy, sca
 	late := refuse("limit-ingest", "inspecting it needs more than %v", inspectTime)
 	ctx, cancel := context.WithTimeoutCause(ctx, inspectTime, late)
 	defer cancel()
+	var refusal *Refusal
 	switch err := in.run(ctx); {
 	case err != nil && errors.Is(context.Cause(ctx), late):
 		in.found.add(late.Findings...)
+	case errors.As(err, &refusal):
+		in.found.add(refusal.Findings...)
 	case err != nil:
 		return Verdict{}, fmt.Errorf("inspect: %w", err)
 	}
@@ -56,8 +59,11 @@ type inspection struct {
 	verdict  Verdict
 
 	blobs   map[string]*policy.Blob // new ones
-	targets map[string]string       // of symbolic links, by blob id
-	found   findings
+	targets map[string]string       // of symbolic links, by blob id; filled by target
+
+	folded   map[string]map[string]treeEntry // for linkTree
+	allLinks map[string][]linkAt             // by commit
+	found    findings
 
 	secretPaths map[string]string // paths that hold a secret themselves, and how to show them
 }
@@ -72,6 +78,7 @@ func newInspection(q *Quarantine, w Work, pol *policy.Policy, scanners []Scanner
 			dirs: map[string]map[string]treeEntry{}, known: map[[32]byte]bool{},
 		},
 		blobs: map[string]*policy.Blob{}, targets: map[string]string{},
+		folded: map[string]map[string]treeEntry{}, allLinks: map[string][]linkAt{},
 		found:       newFindings(),
 		secretPaths: map[string]string{},
 	}
@@ -79,7 +86,7 @@ func newInspection(q *Quarantine, w Work, pol *policy.Policy, scanners []Scanner
 
 func (in *inspection) run(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
-		in.work, in.branch, in.commits, in.content, in.links, in.paths, in.entries,
+		in.work, in.branch, in.commits, in.content, in.paths, in.entries,
 		func(context.Context) error { return in.countLines() },
 	} {
 		if err := step(ctx); err != nil {
@@ -210,40 +217,8 @@ func (in *inspection) commitID(i int) string {
 	return in.h.commits[i].OID
 }
 
-// maxTarget is the longest link target that is read; the rule's limit is lower.
-const maxTarget = 64 << 10
-
-// links reads the targets that are old content in a new role.
-func (in *inspection) links(context.Context) error {
-	var oids []string
-	for _, c := range in.h.changes {
-		if c.new.mode != modeLink {
-			continue
-		}
-		if _, ok := in.targets[c.new.oid]; !ok {
-			in.targets[c.new.oid] = ""
-			oids = append(oids, c.new.oid)
-		}
-	}
-	infos, err := in.q.objects.infos(oids)
-	if err != nil {
-		return err
-	}
-	short := oids[:0]
-	for i, oid := range oids {
-		if infos[i].size <= maxTarget {
-			short = append(short, oid)
-		}
-	}
-	// A target that is too long stays empty here, which the rule refuses, too.
-	return in.q.objects.contents(short, maxTarget, func(i int, _ string, data []byte) error {
-		in.targets[short[i]] = string(data)
-		return nil
-	})
-}
-
-// paths scans every path that the work adds, and judges the directories that
-// gained names.
+// paths scans every path that the work adds, and judges those that some file
+// system takes for another one.
 func (in *inspection) paths(ctx context.Context) error {
 	seen := map[string]bool{}
 	for _, c := range in.h.changes {
@@ -256,23 +231,32 @@ func (in *inspection) paths(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, n := range in.h.names {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		in.judge(policy.Subject{CommitID: in.commitID(n.commit), Names: n.subject()})
+	for _, c := range in.h.clashes {
+		in.judge(policy.Subject{CommitID: in.commitID(c.commit), Names: &policy.Names{Path: c.path, Other: c.other}})
 	}
 	return nil
 }
 
-// entries judges every changed entry.
+// entries judges every changed entry. Links are judged once more in the tip's
+// tree, where a merge may have brought two together that no commit had.
 func (in *inspection) entries(ctx context.Context) error {
-	for _, c := range in.h.changes {
+	changes := in.h.changes[:len(in.h.changes):len(in.h.changes)]
+	for _, c := range in.h.net {
+		if c.new.mode == modeLink {
+			c.commit = len(in.h.commits) - 1
+			changes = append(changes, c)
+		}
+	}
+	for _, c := range changes {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		ch := policy.Change{Path: c.path, Old: c.old.mode, New: c.new.mode}
 		if c.new.mode == modeLink {
+			var err error
+			if ch.Leads, err = in.leads(ctx, c); err != nil {
+				return err
+			}
 			ch.Target = in.targets[c.new.oid]
 		} else if facts := in.blobs[c.new.oid]; facts != nil {
 			b := *facts

@@ -74,6 +74,7 @@ func TestEveryPlaceIsScanned(t *testing.T) {
 		{name: "author", script: `echo a > a; git add a; git -c user.name=PLANTED commit -qm x`, place: "commit"},
 		{name: "path", script: `echo a > PLANTED` + addAll, path: "PLAN… (redacted)", place: "path"},
 		{name: "directory", script: `mkdir PLANTED; echo a > PLANTED/a` + addAll, path: "PLAN… (redacted)", place: "path"},
+		{name: "directory without files", script: withEntry("040000", "tree", "PLANTED", ""), path: "PLAN… (redacted)", place: "path"},
 		{name: "link", script: `ln -s PLANTED l` + addAll, path: "l", place: "symlink-target"},
 		{name: "link and file", script: `printf PLANTED > f; ln -s PLANTED a` + addAll, path: "a"},
 		{name: "branch", script: `echo a > a` + addAll, branch: "kick/PLANTED", place: "branch"},

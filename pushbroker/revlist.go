@@ -27,7 +27,7 @@ func startRevList(ctx context.Context, g gitcmd.Git, max int) (*revList, error) 
 	}
 	ctx, stop := context.WithCancel(ctx)
 	l := &revList{in: w, stop: stop, done: make(chan struct{})}
-	out := &lineWriter{each: func(line []byte) error {
+	out := &recordWriter{end: '\n', each: func(line []byte) error {
 		if len(l.oids) >= max {
 			return errTooManyObjects
 		}
@@ -74,7 +74,7 @@ func (l *revList) close() {
 func dropReachable(ctx context.Context, g gitcmd.Git, base string, need map[string]error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	out := &lineWriter{each: func(line []byte) error {
+	out := &recordWriter{end: '\n', each: func(line []byte) error {
 		delete(need, string(line))
 		if len(need) == 0 {
 			return errAllFound
@@ -93,23 +93,24 @@ func dropReachable(ctx context.Context, g gitcmd.Git, base string, need map[stri
 
 var errAllFound = errors.New("all found")
 
-// lineWriter hands on whole lines.
-type lineWriter struct {
+// recordWriter hands on whole records, without the byte that ends each.
+type recordWriter struct {
+	end  byte
 	rest []byte
-	each func(line []byte) error
+	each func(record []byte) error
 }
 
-func (l *lineWriter) Write(p []byte) (int, error) {
+func (l *recordWriter) Write(p []byte) (int, error) {
 	b := append(l.rest, p...)
 	for {
-		line, after, ok := bytes.Cut(b, []byte("\n"))
-		if !ok {
+		i := bytes.IndexByte(b, l.end)
+		if i < 0 {
 			l.rest = append([]byte(nil), b...)
 			return len(p), nil
 		}
-		if err := l.each(line); err != nil {
+		if err := l.each(b[:i]); err != nil {
 			return 0, err
 		}
-		b = after
+		b = b[i+1:]
 	}
 }

@@ -22,6 +22,9 @@ const (
 	modeType    = 0o170000
 )
 
+// emptyTree is the id of the tree without entries.
+const emptyTree = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
+
 func (e treeEntry) isTree() bool { return e.mode&modeType == modeTree }
 
 var errTreeWidth = errors.New("too many entries")
@@ -54,4 +57,45 @@ func parseTree(raw []byte, width int) ([]treeEntry, error) {
 		raw = raw[nul+21:]
 	}
 	return entries, nil
+}
+
+// treeCache reads each tree once. It is for one goroutine at a time.
+type treeCache struct {
+	r     *objectReader
+	lim   IngestLimits
+	trees map[string][]treeEntry
+	held  int // entries in trees
+}
+
+func newTreeCache(r *objectReader, lim IngestLimits) *treeCache {
+	return &treeCache{r: r, lim: lim, trees: map[string][]treeEntry{}}
+}
+
+// maxHeldEntries bounds the memory of read trees, to some 200 MB.
+const maxHeldEntries = 1 << 20
+
+// tree reads a tree object; the empty id stands for no tree.
+func (c *treeCache) tree(oid string) ([]treeEntry, error) {
+	if oid == "" {
+		return nil, nil
+	}
+	if t, ok := c.trees[oid]; ok {
+		return t, nil
+	}
+	raw, err := c.r.one(oid, "tree", c.lim.ObjectBytes)
+	if err != nil {
+		return nil, err
+	}
+	t, err := parseTree(raw, c.lim.TreeWidth)
+	switch {
+	case errors.Is(err, errTreeWidth):
+		return nil, refuse("limit-ingest", "a directory has more than %d entries", c.lim.TreeWidth)
+	case err != nil:
+		return nil, refuse("object-malformed", "tree %s: %v", oid, err)
+	}
+	if c.held += len(t); c.held > maxHeldEntries {
+		return nil, refuse("limit-ingest", "the directories to compare have more than %d entries", maxHeldEntries)
+	}
+	c.trees[oid] = t
+	return t, nil
 }
