@@ -126,7 +126,10 @@ func (e *Embedded) command(ctx context.Context, p *plan, event func(EventKind), 
 	}
 	// A last look, for a command that fails may have done so for lack of space.
 	// It costs a walk through the workspace, so others are spared it.
-	overDisk := (s.exit == nil || s.exit.Code != 0 || s.exit.Signal != 0) && s.dog.lookAtDisk(context.WithoutCancel(ctx))
+	overDisk := false
+	if s.exit == nil || s.exit.Code != 0 || s.exit.Signal != 0 {
+		_, overDisk = s.dog.lookAtDisk(context.WithoutCancel(ctx))
+	}
 	res.Peak = s.dog.peak
 	s.outcome(res, overDisk)
 	event(EventExited)

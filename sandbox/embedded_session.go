@@ -325,7 +325,7 @@ func (s *session) limitProperties() []Property {
 		}
 		return Property{Name: name, Status: Enforced, Evidence: otherwise}
 	}
-	disk := fmt.Sprintf("poller: at most %d bytes in the workspace, looked at at least every %v; tmpfs sizes for the rest", p.limits.Disk, watchMaxDisk)
+	disk := fmt.Sprintf("poller: at most %d bytes in the workspace, measured at least every %v and when its file system fills; tmpfs sizes for the rest", p.limits.Disk, watchMaxDisk)
 	if p.spec.Workspace.Dir == "" {
 		disk = "tmpfs sizes"
 	}

@@ -89,15 +89,42 @@ func TestHostMemory(t *testing.T) {
 func TestHostDisk(t *testing.T) {
 	t.Parallel()
 	dir := workspaceDir(t)
-	left, reserve, err := diskLeft(dir)
-	if err != nil || reserve <= 0 || reserve > 1<<30 {
-		t.Fatalf("%d bytes are left, %d kept: %v", left, reserve, err)
+	is, err := spaceOf(dir)
+	if err != nil || is.used <= 0 || is.reserve <= 0 || is.reserve > 1<<30 {
+		t.Fatalf("space %+v: %v", is, err)
 	}
 	e := newEmbedded(t)
-	e.weak.session = func(s *session) { s.dog.diskReserve = left * 2 }
+	e.weak.session = func(s *session) { s.dog.diskReserve = is.left * 2 }
 	r := launch(t, e, LaunchSpec{Command: []string{"/bin/sh", "-c", "sleep 100"}, Workspace: Workspace{Dir: dir}})
 	if r.err != nil || r.Reason != ReasonDiskLimit || !strings.Contains(r.Detail, "the file system of the workspace had") {
 		t.Errorf("%v, %s, %s", r.err, r.Reason, r.Detail)
+	}
+}
+
+// A workspace is measured when its file system fills, and now and then anyway.
+func TestDiskPace(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	p := diskPace{next: now.Add(time.Second), last: now.Add(watchMaxDisk), total: 40, used: 1000}
+	for _, tt := range []struct {
+		name  string
+		pace  diskPace
+		after time.Duration
+		used  int64
+		want  bool
+	}{
+		{"at the start", diskPace{}, 0, 1000, true},
+		{"nothing was written", p, 2 * time.Second, 1000, false},
+		{"something was freed", p, 2 * time.Second, 10, false},
+		{"half of what is left", p, 2 * time.Second, 1030, false},
+		{"more", p, 2 * time.Second, 1031, true},
+		{"more, just after a walk", p, time.Millisecond, 1031, false},
+		{"the limit was reached before", diskPace{next: now, last: p.last, total: 100, used: 1000}, time.Second, 1001, true},
+		{"after a long time", p, watchMaxDisk + 1, 1000, true},
+	} {
+		if got := tt.pace.due(now.Add(tt.after), tt.used, 100); got != tt.want {
+			t.Errorf("%s: %v", tt.name, got)
+		}
 	}
 }
 

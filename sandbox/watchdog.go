@@ -44,31 +44,24 @@ const (
 	watchMin       = 50 * time.Millisecond
 	watchMaxMemory = 500 * time.Millisecond
 	watchMaxDisk   = 5 * time.Second
-	watchFree      = 200 * time.Millisecond // for free space, which costs one call
 	watchShare     = 20
 )
 
 // run looks until ctx ends, and calls exceeded at most once.
 func (w *watchdog) run(ctx context.Context, exceeded func(Reason)) {
-	var memory, disk <-chan time.Time
+	var memory, disk, host <-chan time.Time
 	if w.memory > 0 || w.processes > 0 {
 		memory = time.After(watchMin)
 	}
 	if w.disk > 0 && w.workspace != "" {
-		disk = time.After(watchMin)
+		disk = time.After(0)
 	}
-	var free <-chan time.Time
-	if disk != nil {
-		t := time.NewTicker(watchFree)
-		defer t.Stop()
-		free = t.C
-	}
-	var host <-chan time.Time
 	if w.reserve > 0 {
 		t := time.NewTicker(watchMin)
 		defer t.Stop()
 		host = t.C
 	}
+	var pace diskPace
 	for {
 		select {
 		case <-ctx.Done():
@@ -87,20 +80,46 @@ func (w *watchdog) run(ctx context.Context, exceeded func(Reason)) {
 				return
 			}
 		case <-disk:
-			begin := time.Now()
-			if w.lookAtDisk(ctx) {
+			if w.diskExceeded(ctx, &pace) {
 				exceeded(ReasonDiskLimit)
 				return
 			}
-			disk = time.After(interval(time.Since(begin), watchMaxDisk))
-		case <-free:
-			if left, reserve, err := diskLeft(w.workspace); err == nil && left < max(reserve, w.diskReserve) {
-				w.say(fmt.Sprintf("the file system of the workspace had %d bytes left, less than the %d that are kept for others", left, max(reserve, w.diskReserve)))
-				exceeded(ReasonDiskLimit)
-				return
-			}
+			disk = time.After(watchMin)
 		}
 	}
+}
+
+// diskExceeded looks at the file system of the workspace, which costs one call,
+// and measures the workspace where pace says so.
+func (w *watchdog) diskExceeded(ctx context.Context, pace *diskPace) bool {
+	space, err := spaceOf(w.workspace)
+	if err != nil {
+		return false // the directory is gone
+	}
+	if reserve := max(space.reserve, w.diskReserve); space.left < reserve {
+		w.say(fmt.Sprintf("the file system of the workspace had %d bytes left, less than the %d that are kept for others", space.left, reserve))
+		return true
+	}
+	begin := time.Now()
+	if !pace.due(begin, space.used, w.disk) {
+		return false
+	}
+	total, exceeded := w.lookAtDisk(ctx)
+	*pace = diskPace{next: begin.Add(interval(time.Since(begin), watchMaxDisk)), last: begin.Add(watchMaxDisk), total: total, used: space.used}
+	return exceeded
+}
+
+// diskPace decides when a workspace is measured again, which takes a walk
+// through all of it: when its file system has filled by half of what the
+// workspace may still take, and after watchMaxDisk at the latest, since others
+// may have freed meanwhile what it took.
+type diskPace struct {
+	next, last  time.Time // not before, and not after; zero: at once
+	total, used int64     // bytes of the workspace and of its file system, when it was measured
+}
+
+func (p *diskPace) due(now time.Time, used, limit int64) bool {
+	return now.After(p.last) || now.After(p.next) && used-p.used > (limit-p.total)/2
 }
 
 func (w *watchdog) say(why string) {
@@ -133,16 +152,25 @@ func hostMemory(name string) (int64, bool) {
 	return 0, false
 }
 
-// diskLeft is how much the file system of dir has left, and how much of it is
-// kept for others. A file that is open and has no name any more takes space
-// that no walk finds, so the sum over a workspace is not all that an agent can
-// take.
-func diskLeft(dir string) (left, reserve int64, err error) {
+// space is that of a file system, in bytes. A file that is open and has no name
+// any more takes space that no walk finds, so the sum over a workspace is not
+// all that an agent can take.
+type space struct {
+	used    int64 // with inodeCost for each file
+	left    int64
+	reserve int64 // of what is left, kept for others
+}
+
+func spaceOf(dir string) (space, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
-		return 0, 0, err
+		return space{}, err
 	}
-	return int64(s.Bavail) * s.Bsize, min(int64(s.Blocks)*s.Bsize/50, 1<<30), nil
+	return space{
+		used:    int64(s.Blocks-s.Bfree)*s.Bsize + int64(s.Files-s.Ffree)*inodeCost,
+		left:    int64(s.Bavail) * s.Bsize,
+		reserve: min(int64(s.Blocks)*s.Bsize/50, 1<<30),
+	}, nil
 }
 
 func interval(cost, longest time.Duration) time.Duration {
@@ -166,23 +194,24 @@ func (w *watchdog) lookAtProcesses() bool {
 	return w.memory > 0 && u.Memory > w.memory
 }
 
-// lookAtDisk reports whether the workspace is larger than allowed.
-func (w *watchdog) lookAtDisk(ctx context.Context) bool {
+// lookAtDisk measures the workspace, in bytes, and reports whether that is more
+// than allowed.
+func (w *watchdog) lookAtDisk(ctx context.Context) (total int64, exceeded bool) {
 	if w.workspace == "" {
-		return false
+		return 0, false
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	n, err := diskUsage(ctx, w.workspace)
+	total, err := diskUsage(ctx, w.workspace)
 	if errors.Is(err, errTooDeep) {
 		w.why = err.Error() + " in the workspace, which cannot be measured"
-		return true // what cannot be measured is over the limit
+		return total, true // what cannot be measured is over the limit
 	}
 	if err != nil {
-		return false // the time is up, or the directory is gone
+		return total, false // the time is up, or the directory is gone
 	}
-	w.peak.Disk = max(w.peak.Disk, n)
-	return w.disk > 0 && n > w.disk
+	w.peak.Disk = max(w.peak.Disk, total)
+	return total, w.disk > 0 && total > w.disk
 }
 
 // processUsage sums the resident private and shared memory, and the threads, of
