@@ -136,15 +136,8 @@ func (r *run) scanner() (*scan.Scanner, error) {
 	if r.scan != nil {
 		return r.scan, nil
 	}
-	key, err := r.m.State.fingerprintKey()
-	if err != nil {
-		return nil, err
-	}
-	held, err := scan.NewHeld(key, r.req.Held)
-	if err != nil {
-		return nil, err
-	}
-	r.scan, err = scan.New(scan.Options{Key: key, Held: held})
+	var err error
+	r.scan, err = r.m.State.scanner(r.req.Held)
 	return r.scan, err
 }
 

@@ -40,7 +40,7 @@ func Ingest(ctx context.Context, dir string, w Work, lim IngestLimits) (*Quarant
 	if head.Tip == w.BaseOID {
 		return nil, ErrNothing
 	}
-	if err := makeQuarantine(dir, w.Mirror); err != nil {
+	if err := Borrow(dir, w.Mirror); err != nil {
 		return nil, fmt.Errorf("ingest: %w", err)
 	}
 	in := &ingest{w: w, lim: lim, bundle: bundle, head: head}
@@ -73,27 +73,20 @@ func (q *Quarantine) Close() error {
 // openBundle opens the bundle, reads its header, holds the caps by what the
 // pack says of itself, and leaves the file at the beginning of the pack.
 func openBundle(path string, lim IngestLimits) (_ *os.File, head BundleHeader, err error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	f, size, err := openRegular(path)
 	if err != nil {
-		return nil, head, fmt.Errorf("open bundle: %w", err)
+		return nil, head, err
 	}
 	defer func() {
 		if err != nil {
 			_ = f.Close()
 		}
 	}()
-	st, err := f.Stat()
-	if err != nil {
-		return nil, head, fmt.Errorf("open bundle: %w", err)
-	}
-	if !st.Mode().IsRegular() {
-		return nil, head, fmt.Errorf("open bundle: %s is no regular file", path)
-	}
 	head, err = ParseBundleHeader(bufio.NewReader(f))
 	if err != nil {
 		return nil, head, refuse("bundle-format", "%v", err)
 	}
-	pack := st.Size() - head.Size
+	pack := size - head.Size
 	switch {
 	case pack > lim.PackBytes:
 		return nil, head, refuse("limit-ingest", "the pack has %d bytes, more than %d", pack, lim.PackBytes)
@@ -110,9 +103,42 @@ func openBundle(path string, lim IngestLimits) (_ *os.File, head BundleHeader, e
 	return f, head, nil
 }
 
-// makeQuarantine writes an empty bare repository that borrows the mirror's
-// objects. It does what git init with an empty template does, without a child.
-func makeQuarantine(dir, mirror string) error {
+// ReadBundleHeader reads the header of the bundle at path. It returns a
+// *Refusal if the file is no bundle that Ingest takes.
+func ReadBundleHeader(path string) (BundleHeader, error) {
+	f, _, err := openRegular(path)
+	if err != nil {
+		return BundleHeader{}, err
+	}
+	defer f.Close()
+	head, err := ParseBundleHeader(bufio.NewReader(f))
+	if err != nil {
+		return head, refuse("bundle-format", "%v", err)
+	}
+	return head, nil
+}
+
+// openRegular opens a file that is no link, pipe or device.
+func openRegular(path string) (_ *os.File, size int64, err error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, 0, fmt.Errorf("open bundle: %w", err)
+	}
+	st, err := f.Stat()
+	if err == nil && !st.Mode().IsRegular() {
+		err = fmt.Errorf("%s is no regular file", path)
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, 0, fmt.Errorf("open bundle: %w", err)
+	}
+	return f, st.Size(), nil
+}
+
+// Borrow makes an empty bare repository at dir, which must not exist, that
+// borrows the objects of the one at mirror. It does what git init with an
+// empty template does, without a child.
+func Borrow(dir, mirror string) error {
 	if !filepath.IsAbs(dir) || !filepath.IsAbs(mirror) {
 		return fmt.Errorf("quarantine %q and mirror %q must be absolute paths", dir, mirror)
 	}

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mattn/go-runewidth"
+
 	"github.com/kickhq/kick/internal/escape"
 	"github.com/kickhq/kick/policy"
 )
@@ -308,6 +310,42 @@ func TestBase(t *testing.T) {
 	}
 }
 
+// A table shows a rule once, with its first places, and fits every width.
+func TestWriteTableOfMany(t *testing.T) {
+	t.Parallel()
+	var v Verdict
+	for i := range 93 {
+		f := policy.NewFinding("protected-ci", "added (/.github/**)")
+		f.Path, f.Commit = fmt.Sprintf(".github/workflows/%03d.yml", i), strings.Repeat("a", 40)
+		v.Findings = append(v.Findings, f)
+	}
+	wide := policy.NewFinding("path-control", "U+001B at byte 4")
+	wide.Path = strings.Repeat("漢字\x1b[2J\u202e", 30) + strings.Repeat("x", 200)
+	v.Findings = append(v.Findings, wide)
+	for _, width := range []int{0, 1, 60, 80, 100, 120, 500} {
+		var out bytes.Buffer
+		if err := v.WriteTable(&out, TableOptions{Width: width}); err != nil {
+			t.Fatal(err)
+		}
+		text := out.String()
+		if n := strings.Count(text, "where .github"); n != maxPlaces || !strings.Contains(text, "and 88 more of rule protected-ci") || strings.Count(text, "protected-ci\n") != 1 {
+			t.Errorf("width %d: %d places:\n%s", width, n, text)
+		}
+		limit := min(max(width, 60), 120)
+		if width == 0 {
+			limit = 80
+		}
+		for line := range strings.Lines(text) {
+			if n := runewidth.StringWidth(strings.TrimSuffix(line, "\n")); n > limit {
+				t.Errorf("width %d: %d columns: %q", width, n, line)
+			}
+		}
+		if strings.ContainsAny(text, "\x1b\u202e") {
+			t.Errorf("width %d: hostile text came through:\n%q", width, text)
+		}
+	}
+}
+
 func TestWriteTable(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -325,7 +363,7 @@ func TestWriteTable(t *testing.T) {
 	} {
 		for _, colour := range []bool{false, true} {
 			var out bytes.Buffer
-			if err := v.WriteTable(&out, colour); err != nil {
+			if err := v.WriteTable(&out, TableOptions{Colour: colour}); err != nil {
 				t.Fatal(err)
 			}
 			plain := out.String()
@@ -348,7 +386,7 @@ func TestWriteTable(t *testing.T) {
 				t.Errorf("%s differs from %s (%v); -update writes it anew:\n%s", name, golden, err, plain)
 			}
 			for line := range strings.SplitSeq(plain, "\n") {
-				if n := len([]rune(line)); n > tableWidth {
+				if n := len([]rune(line)); n > 80 {
 					t.Errorf("%s: %d columns: %q", name, n, line)
 				}
 				if strings.HasPrefix(strings.TrimSpace(line), "::") || strings.Contains(line, "\x1b") {

@@ -21,22 +21,28 @@ func (r *Refusal) Verdict(w Work) Verdict {
 	return Verdict{Findings: r.Findings, Base: w.BaseOID, Changes: []Change{}, Digests: map[string]string{"base": w.BaseOID}, Added: -1, Removed: -1}
 }
 
-// tableWidth is the width in columns that WriteTable keeps to.
-const tableWidth = 80
+// TableOptions say how findings are shown to a person.
+type TableOptions struct {
+	Colour bool // ANSI colours
+	Width  int  // columns; 0: 80. It is kept between 60 and 120, where text reads well
+}
+
+// maxPlaces is how many places of one rule the table shows; the JSON has all.
+const maxPlaces = 5
 
 // WriteTable shows the verdict to a person: one line that says what follows
-// from it, then each finding with its rule, its place and what to do. What
-// comes from the work is escaped. colour asks for ANSI colours.
-func (v Verdict) WriteTable(w io.Writer, colour bool) error {
-	t := &table{w: bufio.NewWriter(w), colour: colour}
+// from it, then each rule that found something, with the places and what to
+// do. What comes from the work is escaped.
+func (v Verdict) WriteTable(w io.Writer, o TableOptions) error {
+	t := newTable(w, o)
 	t.summary(v)
 	t.findings(v.Findings)
 	return t.w.Flush()
 }
 
 // WriteFindings shows the findings alone, as WriteTable does.
-func WriteFindings(w io.Writer, fs []policy.Finding, colour bool) error {
-	t := &table{w: bufio.NewWriter(w), colour: colour}
+func WriteFindings(w io.Writer, fs []policy.Finding, o TableOptions) error {
+	t := newTable(w, o)
 	t.findings(fs)
 	return t.w.Flush()
 }
@@ -44,6 +50,14 @@ func WriteFindings(w io.Writer, fs []policy.Finding, colour bool) error {
 type table struct {
 	w      *bufio.Writer
 	colour bool
+	width  int
+}
+
+func newTable(w io.Writer, o TableOptions) *table {
+	if o.Width == 0 {
+		o.Width = 80
+	}
+	return &table{w: bufio.NewWriter(w), colour: o.Colour, width: min(max(o.Width, 60), 120)}
 }
 
 // SGR codes of the levels.
@@ -64,25 +78,26 @@ func (t *table) summary(v Verdict) {
 	var head string
 	switch {
 	case v.Pass:
-		head = t.paint("32;1", "Passed.") + " Nothing stands against pushing this work."
+		head = t.paint("32;1", "Passed.") + " Nothing stands against publishing this work."
 	case v.Review:
 		head = t.paint(levelColour[policy.Review], "For review.") + " A person has to look at this work before it is merged."
 	default:
-		head = t.paint(levelColour[policy.Block], "Refused.") + " Nothing was pushed; the work is kept."
+		head = t.paint(levelColour[policy.Block], "Refused.") + " This work must not be published as it is."
 	}
 	t.line(head)
 	if v.Commits > 0 {
+		t.line(fmt.Sprintf("%s on %.12s, the last is %.12s", count(v.Commits, "commit"), v.Base, v.Tip))
 		lines := ""
 		if v.Added >= 0 && v.Removed >= 0 {
 			lines = fmt.Sprintf(", +%d −%d lines", v.Added, v.Removed)
 		}
-		t.line(fmt.Sprintf("%s, %s%s, %s of new content", count(v.Commits, "commit"), count(v.Files, "changed file"), lines, size(v.Bytes)))
+		t.line(fmt.Sprintf("%s%s, %s of new content", count(v.Files, "changed file"), lines, size(v.Bytes)))
 	}
 	var parts []string
 	for _, l := range []struct {
 		level policy.Level
 		verb  string
-	}{{policy.Block, "blocking"}, {policy.Review, "for review"}, {policy.Report, "to know"}} {
+	}{{policy.Block, "blocking"}, {policy.Review, "for review"}, {policy.Report, "to know of"}} {
 		if n[l.level] > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n[l.level], l.verb))
 		}
@@ -92,25 +107,51 @@ func (t *table) summary(v Verdict) {
 	}
 }
 
+// findings shows them by rule, in the order in which the rules first appear.
 func (t *table) findings(fs []policy.Finding) {
+	type kind struct {
+		level        policy.Level
+		rule, remedy string
+	}
+	var kinds []kind
+	byKind := map[kind][]policy.Finding{}
 	for _, f := range fs {
-		t.finding(f)
+		k := kind{f.Level, f.Rule, f.Remedy}
+		if byKind[k] == nil {
+			kinds = append(kinds, k)
+		}
+		byKind[k] = append(byKind[k], f)
+	}
+	for _, k := range kinds {
+		t.rule(byKind[k])
 	}
 }
 
-func (t *table) finding(f policy.Finding) {
+// rule shows findings of one rule, level and remedy.
+func (t *table) rule(fs []policy.Finding) {
 	t.line("")
+	f := fs[0]
 	t.line(fmt.Sprintf("%s  %s", t.paint(levelColour[f.Level], fmt.Sprintf("%-6s", strings.ToUpper(string(f.Level)))), t.paint("1", escape.String(f.Rule))))
-	t.row("where", placeOf(f))
-	t.row("what", escape.String(f.Message))
-	if f.Excerpt != "" {
-		t.row("text", escape.String(f.Excerpt))
-	}
-	if f.Fingerprint != "" {
-		t.row("print", escape.String(f.Fingerprint))
-	}
-	if f.Exception != "" {
-		t.row("as", "accepted by the policy: "+escape.String(f.Exception))
+	said := ""
+	for i, f := range fs {
+		if i == maxPlaces {
+			t.row("", fmt.Sprintf("and %d more of rule %s; -o json lists all", len(fs)-maxPlaces, escape.String(f.Rule)))
+			break
+		}
+		if f.Message != said {
+			t.row("what", escape.String(f.Message))
+			said = f.Message
+		}
+		t.row("where", placeOf(f))
+		if f.Excerpt != "" {
+			t.row("text", escape.String(f.Excerpt))
+		}
+		if f.Fingerprint != "" {
+			t.row("id", escape.String(f.Fingerprint)+" (names this secret in a policy exception)")
+		}
+		if f.Exception != "" {
+			t.row("as", "accepted by the policy: "+escape.String(f.Exception))
+		}
 	}
 	t.row("do", escape.String(f.Remedy))
 }
@@ -152,7 +193,7 @@ func placeOf(f policy.Finding) string {
 func (t *table) row(name, text string) {
 	const indent = 8
 	first := true
-	for _, l := range wrap(text, tableWidth-indent-6) {
+	for _, l := range wrap(text, t.width-indent-6) {
 		if !first {
 			name = ""
 		}

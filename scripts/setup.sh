@@ -26,3 +26,5 @@ git --exec-path >/dev/null
 # GitHub's published API description, which the stand-in's answers are held
 # against.
 internal/githubtest/openapi.sh >/dev/null
+# The published schema of SARIF, which kick's output is held against.
+internal/sarif/schema.sh >/dev/null

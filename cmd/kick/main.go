@@ -145,7 +145,7 @@ In a git checkout, this is the whole of it:
 		&cobra.Group{ID: "kick", Title: "Kicks:"},
 		&cobra.Group{ID: "host", Title: "This host:"},
 	)
-	for _, c := range []*cobra.Command{newRun(g), newLs(g), newShow(g), newLogs(g), newDiff(g), newSalvage(g)} {
+	for _, c := range []*cobra.Command{newRun(g), newLs(g), newShow(g), newLogs(g), newDiff(g), newSalvage(g), newInspect(g)} {
 		c.GroupID = "kick"
 		root.AddCommand(c)
 	}

@@ -34,16 +34,27 @@ var ErrNone = errors.New("not in a git checkout")
 
 // Find looks at the checkout that dir is in.
 func Find(ctx context.Context, dir string) (*Checkout, error) {
+	c, err := Locate(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	out, err := git(ctx, dir, "-c", "core.fsmonitor=false", "status", "--porcelain", "--untracked-files=no")
+	c.Dirty = err == nil && out != ""
+	if c.Origin != "" && c.Branch != "" {
+		n, err := git(ctx, dir, "rev-list", "--count", "refs/remotes/origin/"+c.Branch+"..HEAD")
+		if err == nil && n != "0" {
+			c.Ahead = n
+		}
+	}
+	return c, nil
+}
+
+// Locate is Find without a look at the files, which can run filters of the
+// user's: Dirty and Ahead stay empty.
+func Locate(ctx context.Context, dir string) (*Checkout, error) {
 	top, err := git(ctx, dir, "rev-parse", "--show-toplevel")
 	if err != nil {
-		if strings.Contains(err.Error(), "dubious ownership") {
-			where := dir
-			if m := ownedByAnother.FindStringSubmatch(err.Error()); m != nil {
-				where = m[1]
-			}
-			return nil, fmt.Errorf("%s belongs to another user, so git refuses it: run kick as its owner or, if you trust its owner, run: git config --global --add safe.directory '%s'", where, where)
-		}
-		return nil, ErrNone
+		return nil, notFound(dir, err)
 	}
 	if top == "" {
 		return nil, ErrNone // a bare repository
@@ -58,15 +69,29 @@ func Find(ctx context.Context, dir string) (*Checkout, error) {
 	if head, _, _ := strings.Cut(c.Origin, "/"); c.Origin != "" && !strings.Contains(head, ":") && !filepath.IsAbs(c.Origin) {
 		c.Origin = filepath.Join(top, c.Origin) // a relative path is relative to the checkout
 	}
-	out, err := git(ctx, dir, "-c", "core.fsmonitor=false", "status", "--porcelain", "--untracked-files=no")
-	c.Dirty = err == nil && out != ""
-	if c.Origin != "" && c.Branch != "" {
-		n, err := git(ctx, dir, "rev-list", "--count", "refs/remotes/origin/"+c.Branch+"..HEAD")
-		if err == nil && n != "0" {
-			c.Ahead = n
-		}
-	}
 	return c, nil
+}
+
+// GitDir returns the git directory of the repository that dir is in, which may
+// be a bare one, as an absolute path.
+func GitDir(ctx context.Context, dir string) (string, error) {
+	gitDir, err := git(ctx, dir, "rev-parse", "--absolute-git-dir")
+	if err != nil {
+		return "", notFound(dir, err)
+	}
+	return gitDir, nil
+}
+
+// notFound says why git found no repository in dir.
+func notFound(dir string, err error) error {
+	if !strings.Contains(err.Error(), "dubious ownership") {
+		return ErrNone
+	}
+	where := dir
+	if m := ownedByAnother.FindStringSubmatch(err.Error()); m != nil {
+		where = m[1]
+	}
+	return fmt.Errorf("%s belongs to another user, so git refuses it: run kick as its owner or, if you trust its owner, run: git config --global --add safe.directory '%s'", where, where)
 }
 
 func git(ctx context.Context, dir string, args ...string) (string, error) {

@@ -102,18 +102,19 @@ func Build(ctx context.Context, o Options) (manager.Request, error) {
 	if err := settings(&req, o); err != nil {
 		return req, err
 	}
-	if req.Policy, err = loadPolicy(o.PolicyPath); err != nil {
+	if req.Policy, err = LoadPolicy(o.PolicyPath); err != nil {
 		return req, err
 	}
 	req.Identity = manager.DefaultIdentity(req.Agent)
 	if err := places(ctx, &req, o); err != nil {
 		return req, err
 	}
-	req.Held = held(os.Environ())
+	req.Held = Held(os.Environ())
 	return req, target(&req, o)
 }
 
-func loadPolicy(path string) (*policy.Policy, error) {
+// LoadPolicy reads a policy file; an empty path stands for policy.Default.
+func LoadPolicy(path string) (*policy.Policy, error) {
 	if path == "" {
 		return policy.Default(), nil
 	}
@@ -295,9 +296,9 @@ func localPath(repo string) bool {
 	return !strings.Contains(head, ":")
 }
 
-// held are the credentials in kick's own environment: their values must not
+// Held are the credentials in kick's own environment: their values must not
 // leave through an agent's work.
-func held(environ []string) map[string]string {
+func Held(environ []string) map[string]string {
 	const tooShort = 8 // shorter values occur by chance
 	out := map[string]string{}
 	for _, kv := range environ {

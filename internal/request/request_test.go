@@ -131,7 +131,7 @@ func TestLocalPath(t *testing.T) {
 
 func TestHeld(t *testing.T) {
 	t.Parallel()
-	got := held([]string{"HOME=/root", "GITHUB_TOKEN=abcdefghij", "SHORT_TOKEN=x", "PLAIN=ghp_Z9y8X7w6V5u4T3s2R1q0P9o8N7m6L5k4J3h2", "KUBECONFIG=/etc/kube", "OPENAI_API_KEY=kick-dummy-key",
+	got := Held([]string{"HOME=/root", "GITHUB_TOKEN=abcdefghij", "SHORT_TOKEN=x", "PLAIN=ghp_Z9y8X7w6V5u4T3s2R1q0P9o8N7m6L5k4J3h2", "KUBECONFIG=/etc/kube", "OPENAI_API_KEY=kick-dummy-key",
 		"MY_ASKPASS=/nope/askpass", "NPM_TOKEN=" + os.TempDir(), "AWS_SECRET_ACCESS_KEY=/bPxRfiCYzzMPLEKwJalrXUtnFEMIK7MD"})
 	if len(got) != 3 || got["AWS_SECRET_ACCESS_KEY"] == "" || got["GITHUB_TOKEN"] == "" || got["PLAIN"] == "" {
 		t.Errorf("held %q", got)

@@ -151,7 +151,18 @@ func (p *Printer) findings(fs []policy.Finding) {
 	defer p.mu.Unlock()
 	p.endLine()
 	// A terminal that is gone is noticed by the next print.
-	_ = pushbroker.WriteFindings(p.w, fs, p.color)
+	_ = pushbroker.WriteFindings(p.w, fs, p.table())
+}
+
+// Verdict prints a verdict that is no kick's.
+func (p *Printer) Verdict(v pushbroker.Verdict) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return v.WriteTable(p.w, p.table())
+}
+
+func (p *Printer) table() pushbroker.TableOptions {
+	return pushbroker.TableOptions{Colour: p.color, Width: p.width}
 }
 
 // Check prints one of doctor's checks.

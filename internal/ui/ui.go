@@ -22,6 +22,7 @@ type Printer struct {
 	mu    sync.Mutex
 	w     io.Writer
 	color bool
+	width int  // columns of the terminal; 0: not known
 	mid   bool // the agent's last line has no end yet
 }
 
@@ -29,7 +30,11 @@ type Printer struct {
 // not set (https://no-color.org).
 func New(f *os.File) *Printer {
 	color := os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(f.Fd()))
-	return &Printer{w: f, color: color}
+	width, _, err := term.GetSize(int(f.Fd()))
+	if err != nil {
+		width = 0 // no terminal
+	}
+	return &Printer{w: f, color: color, width: width}
 }
 
 // Plain returns a printer without colours.
