@@ -60,7 +60,7 @@ func (p *Policy) place(f Finding, s Subject, now time.Time) []Finding {
 
 // Apply sets the level of a change rule's finding by the policy's levels and
 // exceptions. It returns the finding, and one more where an exception would
-// have applied but has expired.
+// have lowered it but has expired.
 func (p *Policy) Apply(f Finding, now time.Time) []Finding {
 	r, ok := byID[f.Rule]
 	if ok && r.Fixed {
@@ -69,17 +69,19 @@ func (p *Policy) Apply(f Finding, now time.Time) []Finding {
 	if l, ok := p.Changes.Rules[f.Rule]; ok {
 		f.Level = l
 	}
+	var over *Exception // that expired
 	for _, e := range p.Changes.Exceptions {
-		if e.Rule != f.Rule || len(e.Paths) > 0 && (f.Path == "" || firstMatch(e.Paths, Fold(f.Path)) == "") {
+		if e.Rule != f.Rule || weight(e.Level) >= weight(f.Level) || len(e.Paths) > 0 && (f.Path == "" || firstMatch(e.Paths, Fold(f.Path)) == "") {
 			continue
 		}
 		if e.Expires.Past(now) {
-			return []Finding{f, expired(f, e.Expires, e.Reason)}
+			over = &e
+			continue
 		}
-		if weight(e.Level) < weight(f.Level) {
-			f.Level, f.Exception = e.Level, e.Reason
-		}
-		break
+		f.Level, f.Exception = e.Level, e.Reason
+	}
+	if over != nil && f.Exception == "" {
+		return []Finding{f, expired(f, over.Expires, over.Reason)}
 	}
 	return []Finding{f}
 }
@@ -93,15 +95,19 @@ func (p *Policy) ApplySecret(f Finding, now time.Time) []Finding {
 	case Review:
 		f.Level = p.Secrets.Possible
 	}
+	var over *SecretException
 	for _, e := range p.Secrets.Exceptions {
 		if f.Fingerprint == "" || e.Fingerprint != f.Fingerprint {
 			continue
 		}
-		if e.Expires.Past(now) {
-			return []Finding{f, expired(f, e.Expires, e.Reason)}
+		if !e.Expires.Past(now) {
+			f.Level, f.Exception = Report, e.Reason
+			return []Finding{f}
 		}
-		f.Level, f.Exception = Report, e.Reason
-		break
+		over = &e
+	}
+	if over != nil {
+		return []Finding{f, expired(f, over.Expires, over.Reason)}
 	}
 	return []Finding{f}
 }

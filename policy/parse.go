@@ -35,11 +35,12 @@ func Load(path string) (*Policy, error) {
 // or a second document is an error with its line. All errors are returned.
 func Parse(name string, data []byte) (*Policy, error) {
 	d := &decoder{name: name}
-	p := &Policy{}
+	p := &Policy{name: name}
 	if len(data) > MaxFile {
 		d.errs = append(d.errs, fmt.Errorf("%s: larger than %d bytes: split or shorten it", name, MaxFile))
 	} else if root := d.root(data); root != nil {
 		d.policy(root, p)
+		d.checkExceptions(p)
 	}
 	if len(d.errs) > 0 {
 		return nil, errors.Join(d.errs...)

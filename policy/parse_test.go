@@ -3,6 +3,7 @@ package policy
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -64,6 +65,15 @@ func TestParseErrors(t *testing.T) {
 		{"exception without reason", "version: 1\nchanges: {exceptions: [{rule: binary, expires: 2027-01-01}]}\n", "an exception has no reason"},
 		{"bad date", "version: 1\nchanges: {exceptions: [{rule: binary, reason: x, expires: soon}]}\n", `expires is "soon": write a day`},
 		{"exception blocks", "version: 1\nchanges: {exceptions: [{rule: binary, reason: x, level: block, expires: 2027-01-01}]}\n", "write review or report"},
+		{"scope that changes nothing", "version: 1\nchanges:\n  scopes:\n    - {repos: [acme/api]}\n", "p.yaml:4: a scope has no rules, limits, allow_only or protect"},
+		{"repository that names nothing", "version: 1\nchanges: {scopes: [{repos: [\"acme/\"], limits: {files: 1}}]}\n", `"acme/" matches nothing: name a repository as owner/name`},
+		{"agent with a space", "version: 1\nchanges: {scopes: [{agents: [\"the fixer\"], limits: {files: 1}}]}\n", `"the fixer" has a space`},
+		{"exception for nothing", "version: 1\nchanges:\n  exceptions:\n    - {rule: binary, reason: x, expires: 2999-01-01}\n", "p.yaml:4: an exception that makes binary a report is pointless, since its level is report at most: remove it"},
+		{"exception for a path of no path", "version: 1\nchanges:\n  exceptions:\n    - {rule: commit-empty, paths: [a], reason: x, expires: 2999-01-01}\n", "p.yaml:4: an exception for commit-empty has paths, but that rule is about no path"},
+		{"exception without a list", "version: 1\nchanges:\n  exceptions:\n    - {rule: path-not-allowed, paths: [a], reason: x, expires: 2999-01-01}\n", "remove it, or write allow_only"},
+		{"exception that the rules made pointless", "version: 1\nchanges:\n  rules: {protected-ci: review}\n  exceptions:\n    - {rule: protected-ci, level: review, reason: x, expires: 2999-01-01}\n", "p.yaml:5: an exception that makes protected-ci a review is pointless"},
+		{"two exceptions for one place", "version: 1\nchanges:\n  exceptions:\n    - {rule: protected-ci, paths: [/.github/a.yml], reason: x, expires: 2999-01-01}\n    - {rule: protected-ci, paths: [/.github/b.yml, /.github/a.yml], level: review, reason: y, expires: 2999-01-01}\n", "p.yaml:5: this exception for protected-ci and the one on line 4 are for the same place"},
+		{"two exceptions for one secret", "version: 1\nsecrets:\n  exceptions:\n    - {fingerprint: f, reason: x, expires: 2999-01-01}\n    - {fingerprint: f, repos: [acme/api], reason: y, expires: 2999-01-01}\n", "p.yaml:5: this exception and the one on line 4 are for the same fingerprint"},
 		{"scope for all", "version: 1\nchanges: {scopes: [{limits: {files: 1}}]}\n", "a scope has no repos or agents"},
 		{"anchor", "version: 1\nchanges: &a {}\negress: *a\n", "anchors and aliases are not allowed"},
 		{"two documents", "version: 1\n---\nversion: 1\n", "a second document begins here"},
@@ -129,7 +139,7 @@ version: 1
 changes:
   exceptions:
     - {rule: protected-ci, paths: [".github/workflows/docs.yml"], level: review, reason: docs, expires: 2027-03-31}
-    - {rule: binary, reason: all, expires: 2027-03-31, agents: [artist]}
+    - {rule: lfs-pointer, reason: all, expires: 2027-03-31, agents: [artist]}
 secrets:
   exceptions:
     - {fingerprint: "v1:aa", reason: test data, expires: 2027-03-31}
@@ -166,6 +176,76 @@ secrets:
 	}
 	if len(q.Changes.Exceptions) != 1 || len(p.For("r", "artist").Changes.Exceptions) != 2 {
 		t.Error("an exception for one agent applies to another")
+	}
+}
+
+// Of exceptions that meet through their patterns, the lowest level counts, and
+// one that has expired hides none that has not.
+func TestExceptionsThatMeet(t *testing.T) {
+	t.Parallel()
+	p, err := Parse("p.yaml", []byte(`
+version: 1
+changes:
+  exceptions:
+    - {rule: protected-ci, paths: [".github/**"], reason: old, expires: 2020-01-01}
+    - {rule: protected-ci, paths: [".github/workflows/**"], level: review, reason: some, expires: 2999-01-01}
+    - {rule: protected-ci, paths: [".github/workflows/docs.yml"], reason: docs, expires: 2999-01-01}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for path, want := range map[string]string{
+		".github/workflows/docs.yml": "protected-ci=report docs",
+		".github/workflows/ci.yml":   "protected-ci=review some",
+		".github/dependabot.yml":     "protected-ci=block exception-expired=report",
+	} {
+		var got []string
+		for _, f := range p.For("", "").Judge(edited(path), now) {
+			got = append(got, strings.TrimSpace(fmt.Sprintf("%s=%s %s", f.Rule, f.Level, f.Exception)))
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s: %q, want %q", path, got, want)
+		}
+	}
+	if w := p.Warnings(now); len(w) != 1 || !strings.HasPrefix(w[0], "p.yaml:5: the exception for protected-ci expired on 2020-01-01") {
+		t.Errorf("warnings %q", w)
+	}
+}
+
+func TestScopesNameRepositories(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		pattern, repo string
+		want          bool
+	}{
+		{"acme/api", "acme/api", true},
+		{"acme/api", "https://github.com/acme/api", true},
+		{"acme/api", "https://github.com/Acme/API.git", true},
+		{"acme/api", "https://github.com:443/acme/api/", true},
+		{"acme/api", "ssh://git@github.com/acme/api.git", true},
+		{"acme/api", "git@github.com:acme/api.git", true},
+		{"acme/api", "https://github.com/evil/acme/api", false},
+		{"acme/api", "https://github.com/acme/apis", false},
+		{"acme/api", "/srv/acme/api", false},
+		{"acme/*", "https://github.com/acme/api", true},
+		{"acme/*", "https://github.com/acme/group/api", false},
+		{"*/api", "git@ghe.example.com:acme/api", true},
+		{"github.com/acme/api", "git@github.com:acme/api.git", true},
+		{"github.com/acme/api", "git@ghe.example.com:acme/api.git", false},
+		{"https://github.com/acme/api", "git@github.com:acme/api.git", true},
+		{"https://github.com/acme/api", "https://ghe.example.com/acme/api", false},
+		{"/srv/git/api.git", "/srv/git/api.git", true},
+		{"/srv/git/*", "/srv/git/api.git", true},
+		{"/srv/git/API.git", "/srv/git/api.git", false},
+		{"acme/api", "", false},
+	} {
+		if err := checkRepo(tc.pattern); err != nil {
+			t.Error(err)
+		}
+		if got := appliesRepo([]string{tc.pattern}, tc.repo); got != tc.want {
+			t.Errorf("%q names %q: %v, want %v", tc.pattern, tc.repo, got, tc.want)
+		}
 	}
 }
 
@@ -240,6 +320,7 @@ func TestSchema(t *testing.T) {
 		"version: 1\nchanges: {rules: {object-malformed: report}}", "version: 1\nchanges: {rules: {binary: warn}}",
 		"version: 1\nchanges: {limits: {files: 0}}", "version: 1\nchanges: {limits: {file_bytes: 5MB}}",
 		"version: 1\nchanges: {exceptions: [{rule: binary, reason: x}]}", "version: 1\nchanges: {scopes: [{limits: {files: 1}}]}",
+		"version: 1\nchanges: {scopes: [{repos: [a/b]}]}", "version: 1\nchanges: {scopes: [{repos: [\"a b\"], limits: {files: 1}}]}",
 		"version: 1\negress: {hosts: [{host: \"https://x\"}]}", "version: 1\negress: {models: [{endpoint: \"https://x\"}]}",
 		"version: 1\negress: {presets: [go, go]}", "version: 1\nchanges: {allow_only: []}",
 	} {

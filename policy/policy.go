@@ -55,6 +55,8 @@ type Policy struct {
 	Secrets Secrets `json:"secrets"`
 	Publish Publish `json:"publish"`
 	Egress  Egress  `json:"egress"`
+
+	name string // of the file, as errors call it; empty: built in
 }
 
 // Changes says what a push may change.
@@ -73,6 +75,8 @@ type Changes struct {
 	Exceptions []Exception `json:"exceptions,omitempty"`
 	// Scopes change the above for some repositories or agents, in order.
 	Scopes []Scope `json:"scopes,omitempty"`
+
+	from map[string]string // what set the level of a rule, by its id
 }
 
 // Limits bound one push. Zero values stand for the default.
@@ -97,7 +101,8 @@ type Protect struct {
 }
 
 // Exception lowers the level of one rule's findings in named places until its
-// end. Repos and agents that are empty stand for all.
+// end. Repos and agents that are empty stand for all. Of several that apply,
+// the one with the lowest level counts.
 type Exception struct {
 	Rule    string   `json:"rule"`
 	Paths   []Glob   `json:"paths,omitempty"`
@@ -106,15 +111,24 @@ type Exception struct {
 	Agents  []string `json:"agents,omitempty"`
 	Reason  string   `json:"reason"`
 	Expires Date     `json:"expires"`
+
+	line int
 }
 
-// Scope changes the policy for some repositories or agents.
+// Scope changes the policy for some repositories or agents: its levels, limits
+// and allowed paths go over those before it, its protected paths are added. A
+// repository is named as "owner/name", "owner/*", "host/owner/name", by its
+// URL, or by the path of a local one; "*" stands for any characters but a
+// slash, in an agent's name too.
 type Scope struct {
 	Repos     []string         `json:"repos,omitempty"`
 	Agents    []string         `json:"agents,omitempty"`
 	Rules     map[string]Level `json:"rules,omitempty"`
 	Limits    Limits           `json:"limits"`
 	AllowOnly []Glob           `json:"allow_only,omitempty"`
+	Protect   []Protect        `json:"protect,omitempty"`
+
+	line int
 }
 
 // Secrets says what a secret scanner's findings lead to.
@@ -131,6 +145,8 @@ type SecretException struct {
 	Agents      []string `json:"agents,omitempty"`
 	Reason      string   `json:"reason"`
 	Expires     Date     `json:"expires"`
+
+	line int
 }
 
 // Egress says what a sandbox may reach through the gateway.
@@ -239,41 +255,4 @@ func (p *Policy) Digest() string {
 	}
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:])
-}
-
-// For returns the policy as it is for one repository ("owner/name", or the
-// path or URL of a plain remote) and one agent: scopes applied, exceptions for
-// others left out.
-func (p *Policy) For(repo, agent string) *Policy {
-	q := *p
-	q.Publish = p.Publish.For(repo, agent)
-	c := &q.Changes
-	c.Rules = map[string]Level{}
-	for id, l := range p.Changes.Rules {
-		c.Rules[id] = l
-	}
-	for _, s := range p.Changes.Scopes {
-		if !applies(s.Repos, repo) || !applies(s.Agents, agent) {
-			continue
-		}
-		for id, l := range s.Rules {
-			c.Rules[id] = l
-		}
-		c.Limits = s.Limits.or(c.Limits)
-		if s.AllowOnly != nil {
-			c.AllowOnly = s.AllowOnly
-		}
-	}
-	c.Scopes = nil
-	c.Exceptions = slices.DeleteFunc(slices.Clone(c.Exceptions), func(e Exception) bool {
-		return !applies(e.Repos, repo) || !applies(e.Agents, agent)
-	})
-	q.Secrets.Exceptions = slices.DeleteFunc(slices.Clone(q.Secrets.Exceptions), func(e SecretException) bool {
-		return !applies(e.Repos, repo) || !applies(e.Agents, agent)
-	})
-	return &q
-}
-
-func applies(list []string, name string) bool {
-	return len(list) == 0 || slices.Contains(list, name)
 }

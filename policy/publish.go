@@ -60,7 +60,7 @@ func (p Publish) For(repo, agent string) Publish {
 	out := p
 	out.Scopes = nil
 	for _, s := range p.Scopes {
-		if applies(s.Repos, repo) && applies(s.Agents, agent) {
+		if appliesRepo(s.Repos, repo) && applies(s.Agents, agent) {
 			out = s.or(out)
 		}
 	}
@@ -110,8 +110,8 @@ func (d *decoder) publish(n *yaml.Node, p *Publish) {
 		d.list(v, "scopes", func(v *yaml.Node) {
 			var s PublishScope
 			fields := d.publishFields(&s.Publish)
-			fields["repos"] = func(v *yaml.Node) { s.Repos = d.strs(v, "repos", nil) }
-			fields["agents"] = func(v *yaml.Node) { s.Agents = d.strs(v, "agents", nil) }
+			fields["repos"] = func(v *yaml.Node) { s.Repos = d.strs(v, "repos", checkRepo) }
+			fields["agents"] = func(v *yaml.Node) { s.Agents = d.strs(v, "agents", checkAgent) }
 			d.mapping(v, "a scope of publish", fields)
 			d.need(v, "a scope", "repos or agents", d.has(v, "repos") || d.has(v, "agents"))
 			p.Scopes = append(p.Scopes, s)

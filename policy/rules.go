@@ -71,6 +71,8 @@ type Rule struct {
 	// follows them relies on it.
 	Fixed bool
 
+	pathless bool // its findings name no path
+
 	// match returns what struck, or "".
 	match func(*Subject) string
 	// Matches and Misses are examples that tests run. A fixed rule without a
@@ -96,6 +98,11 @@ var (
 )
 
 func init() {
+	for _, table := range [][]Rule{commitRules, workRules} {
+		for i := range table {
+			table[i].pathless = true
+		}
+	}
 	for _, table := range [][]Rule{pathRules, entryRules, classRules, contentRules, commitRules, workRules, ingestRules} {
 		rules = append(rules, table...)
 	}
@@ -157,7 +164,7 @@ func link(path, target string) Subject {
 func blob(path string, b Blob) Subject {
 	return Subject{Change: &Change{Path: path, New: modeFile, Blob: &b}}
 }
-func names(path, other string) Subject { return Subject{Names: &Names{Path: path, Other: other}} }
+func collide(path, other string) Subject { return Subject{Names: &Names{Path: path, Other: other}} }
 func message(m string) Subject         { return Subject{Commit: &Commit{Message: m, Parents: 1}} }
 
 // onChange, onAdded and onCommit lift a test of one kind of subject to a match.

@@ -97,8 +97,8 @@ var pathRules = []Rule{{
 		}
 		return fmt.Sprintf("%q", s.Names.Other)
 	},
-	Matches: []Subject{names("readme.md", "README.md"), names("caf\u00e9", "cafe\u0301"), names("STRASSE", "stra\u00dfe"), names("a.", "a"), names("Docs/x", "docs/X")},
-	Misses:  []Subject{names("readme.txt", "README.md"), names("docs/x", "doc/x"), added("readme.md")},
+	Matches: []Subject{collide("readme.md", "README.md"), collide("caf\u00e9", "cafe\u0301"), collide("STRASSE", "stra\u00dfe"), collide("a.", "a"), collide("Docs/x", "docs/X")},
+	Misses:  []Subject{collide("readme.txt", "README.md"), collide("docs/x", "doc/x"), added("readme.md")},
 }, {
 	ID: "path-hive", Level: Block,
 	Reason:  "a path is in .hive/, which holds the task and reports of a kick and is not part of the work",

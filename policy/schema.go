@@ -40,13 +40,17 @@ func (d *decoder) policy(n *yaml.Node, p *Policy) {
 
 func (d *decoder) changes(n *yaml.Node, c *Changes) {
 	d.mapping(n, "changes", map[string]field{
-		"rules":      func(v *yaml.Node) { c.Rules = d.rules(v) },
+		"rules": func(v *yaml.Node) {
+			c.Rules = d.rules(v)
+			c.from = map[string]string{}
+			for id := range c.Rules {
+				c.from[id] = fmt.Sprintf("changes.rules on line %d of %s", v.Line, d.name)
+			}
+		},
 		"limits":     func(v *yaml.Node) { c.Limits = d.limits(v) },
 		"allow_only": func(v *yaml.Node) { c.AllowOnly = d.globs(v, "allow_only") },
 		"co_authors": func(v *yaml.Node) { c.CoAuthors = d.strs(v, "co_authors", checkMail) },
-		"protect": func(v *yaml.Node) {
-			d.list(v, "protect", func(v *yaml.Node) { c.Protect = append(c.Protect, d.protect(v)) })
-		},
+		"protect":    func(v *yaml.Node) { c.Protect = d.protects(v) },
 		"exceptions": func(v *yaml.Node) {
 			d.list(v, "exceptions", func(v *yaml.Node) { c.Exceptions = append(c.Exceptions, d.exception(v)) })
 		},
@@ -101,6 +105,11 @@ func (d *decoder) limits(n *yaml.Node) (l Limits) {
 	return l
 }
 
+func (d *decoder) protects(n *yaml.Node) (ps []Protect) {
+	d.list(n, "protect", func(v *yaml.Node) { ps = append(ps, d.protect(v)) })
+	return ps
+}
+
 func (d *decoder) protect(n *yaml.Node) Protect {
 	p := Protect{Level: Block}
 	d.mapping(n, "an entry of protect", map[string]field{
@@ -114,7 +123,7 @@ func (d *decoder) protect(n *yaml.Node) Protect {
 }
 
 func (d *decoder) exception(n *yaml.Node) Exception {
-	e := Exception{Level: Report}
+	e := Exception{Level: Report, line: n.Line}
 	d.mapping(n, "an exception", map[string]field{
 		"rule": func(v *yaml.Node) {
 			if s, ok := d.str(v, "rule"); ok && d.changeable(v, s) {
@@ -123,8 +132,8 @@ func (d *decoder) exception(n *yaml.Node) Exception {
 		},
 		"paths":   func(v *yaml.Node) { e.Paths = d.globs(v, "paths") },
 		"level":   func(v *yaml.Node) { e.Level = d.level(v, "level", Review, Report) },
-		"repos":   func(v *yaml.Node) { e.Repos = d.strs(v, "repos", nil) },
-		"agents":  func(v *yaml.Node) { e.Agents = d.strs(v, "agents", nil) },
+		"repos":   func(v *yaml.Node) { e.Repos = d.strs(v, "repos", checkRepo) },
+		"agents":  func(v *yaml.Node) { e.Agents = d.strs(v, "agents", checkAgent) },
 		"reason":  func(v *yaml.Node) { e.Reason, _ = d.str(v, "reason") },
 		"expires": func(v *yaml.Node) { e.Expires = d.date(v) },
 	})
@@ -134,15 +143,18 @@ func (d *decoder) exception(n *yaml.Node) Exception {
 	return e
 }
 
-func (d *decoder) scope(n *yaml.Node) (s Scope) {
+func (d *decoder) scope(n *yaml.Node) Scope {
+	s := Scope{line: n.Line}
 	d.mapping(n, "a scope", map[string]field{
-		"repos":      func(v *yaml.Node) { s.Repos = d.strs(v, "repos", nil) },
-		"agents":     func(v *yaml.Node) { s.Agents = d.strs(v, "agents", nil) },
+		"repos":      func(v *yaml.Node) { s.Repos = d.strs(v, "repos", checkRepo) },
+		"agents":     func(v *yaml.Node) { s.Agents = d.strs(v, "agents", checkAgent) },
 		"rules":      func(v *yaml.Node) { s.Rules = d.rules(v) },
 		"limits":     func(v *yaml.Node) { s.Limits = d.limits(v) },
 		"allow_only": func(v *yaml.Node) { s.AllowOnly = d.globs(v, "allow_only") },
+		"protect":    func(v *yaml.Node) { s.Protect = d.protects(v) },
 	})
 	d.need(n, "a scope", "repos or agents", d.has(n, "repos") || d.has(n, "agents"))
+	d.need(n, "a scope", "rules, limits, allow_only or protect", d.has(n, "rules") || d.has(n, "limits") || d.has(n, "allow_only") || d.has(n, "protect"))
 	return s
 }
 
@@ -156,11 +168,12 @@ func (d *decoder) secrets(n *yaml.Node, s *Secrets) {
 	})
 }
 
-func (d *decoder) secretException(n *yaml.Node) (e SecretException) {
+func (d *decoder) secretException(n *yaml.Node) SecretException {
+	e := SecretException{line: n.Line}
 	d.mapping(n, "an exception", map[string]field{
 		"fingerprint": func(v *yaml.Node) { e.Fingerprint, _ = d.str(v, "fingerprint") },
-		"repos":       func(v *yaml.Node) { e.Repos = d.strs(v, "repos", nil) },
-		"agents":      func(v *yaml.Node) { e.Agents = d.strs(v, "agents", nil) },
+		"repos":       func(v *yaml.Node) { e.Repos = d.strs(v, "repos", checkRepo) },
+		"agents":      func(v *yaml.Node) { e.Agents = d.strs(v, "agents", checkAgent) },
 		"reason":      func(v *yaml.Node) { e.Reason, _ = d.str(v, "reason") },
 		"expires":     func(v *yaml.Node) { e.Expires = d.date(v) },
 	})

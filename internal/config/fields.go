@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -41,6 +42,7 @@ type (
 		networkMode  *Value[sandbox.NetworkMode]
 		timeout      *Value[time.Duration]
 		workspaceDir *Value[string]
+		policy       *Value[string]
 		limits       limitsBlock
 	}
 	limitsBlock struct {
@@ -130,6 +132,8 @@ var sandboxFields = []field[sandboxBlock]{
 		func(d *decoder, p place, b *sandboxBlock) { setUnlessZero(d, p, &b.timeout, readTimeout) }},
 	{"workspace_dir", "Absolute directory on the host in which the workspaces are made. Default: the state directory.",
 		object{"type": "string", "pattern": "^(/.*)?$"}, func(d *decoder, p place, b *sandboxBlock) { setUnlessZero(d, p, &b.workspaceDir, readDirectory) }},
+	{"policy", "The policy file, which says what may be pushed and how; a relative path is from this file's directory. It is the operator's, never one of the repository that is worked on. Default: built in.",
+		object{"type": "string"}, func(d *decoder, p place, b *sandboxBlock) { setUnlessZero(d, p, &b.policy, readPolicy) }},
 	{"limits", "Limits of one sandbox. An agent's limit goes over the global one, key by key.",
 		mappingSchema(limitFields), func(d *decoder, p place, b *sandboxBlock) { decodeMapping(d, p, &b.limits, limitFields) }},
 }
@@ -298,6 +302,15 @@ func readDirectory(d *decoder, p place) (string, bool) {
 	if ok && v != "" && !path.IsAbs(v) {
 		d.problem(p, "is a relative path", "write an absolute one, beginning with /")
 		return "", false
+	}
+	return v, ok
+}
+
+// readPolicy reads a path and makes it one from the file's directory.
+func readPolicy(d *decoder, p place) (string, bool) {
+	v, ok := d.text(p, "the path of a policy file")
+	if ok && v != "" && !filepath.IsAbs(v) {
+		v = filepath.Join(filepath.Dir(d.file), v)
 	}
 	return v, ok
 }

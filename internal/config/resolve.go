@@ -35,6 +35,7 @@ type Resolved struct {
 	Command      Value[[]string]
 	Repo         Value[string] // empty: the current checkout
 	Base         Value[string] // empty: the repository's default branch
+	Policy       Value[string] // path of the policy file; empty: built in
 	Publish      Value[string] // empty: pr where the forge has pull requests, else branch
 	// Variables are the explicit environment: the agent's env over that of its
 	// kind. Env adds what comes from the host.
@@ -66,6 +67,7 @@ func (c *Config) Agent(name string) (Resolved, error) {
 		Output:       first(own.limits.output, all.limits.output, def.Output),
 		Repo:         first(a.repo, nil, ""),
 		Base:         first(a.base, nil, ""),
+		Policy:       first(own.policy, all.policy, ""),
 		Publish:      first(a.publish, nil, ""),
 		Variables:    map[string]Value[string]{},
 	}

@@ -81,6 +81,7 @@ func TestPrecedence(t *testing.T) {
 		{"command as a list", own.Command, Value[[]string]{[]string{"make", "test"}, "kick.yaml:9 agents.own.command"}},
 		{"command as a string", inherits.Command.Value, []string{"sh", "-c", "make test"}},
 		{"publish", own.Publish, Value[string]{PublishNone, "kick.yaml:12 agents.own.publish"}},
+		{"policy by default", closed.Policy, Value[string]{"", "default"}},
 		{"publish by default", closed.Publish, Value[string]{"", "default"}},
 		{"kind by default", closed.Kind, Value[string]{"claude", "default"}},
 		{"kind's command", closed.Command.Source, "kind claude"},
@@ -289,6 +290,21 @@ func TestParseSize(t *testing.T) {
 	for _, s := range []string{"", "1", "-1B", "1 g", "1Gi", "GiB", "1e9B", "9999999999999999TiB", "1GiB\n", "0x1B", "∞B"} {
 		if got, err := ParseSize(s); err == nil {
 			t.Errorf("ParseSize(%q) = %d, want an error", s, got)
+		}
+	}
+}
+
+// A policy file lies beside kick.yaml, wherever kick is started.
+func TestPolicyPath(t *testing.T) {
+	t.Parallel()
+	c, err := Parse("/etc/kick/kick.yaml", []byte("agent_sandbox: {policy: rules/policy.yaml}\nagents: {a: {}, b: {sandbox: {policy: /srv/strict.yaml}}}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"a": "/etc/kick/rules/policy.yaml", "b": "/srv/strict.yaml"} {
+		r, err := c.Agent(name)
+		if err != nil || r.Policy.Value != want {
+			t.Errorf("%s: policy %q, %v, want %q", name, r.Policy.Value, err, want)
 		}
 	}
 }

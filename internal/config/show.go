@@ -25,7 +25,7 @@ func (r Resolved) Rows() []Row {
 		row("sandbox.enabled", r.Enabled), row("sandbox.runtime", r.Runtime), row("sandbox.image", r.Image),
 		row("sandbox.env_allowlist", r.EnvAllowlist), row("sandbox.network_mode", r.NetworkMode),
 		{"sandbox.timeout_s", int64(r.Timeout.Value.Seconds()), r.Timeout.Source},
-		row("sandbox.workspace_dir", r.WorkspaceDir), row("sandbox.limits.cpus", r.CPUs),
+		row("sandbox.workspace_dir", r.WorkspaceDir), row("sandbox.policy", r.Policy), row("sandbox.limits.cpus", r.CPUs),
 		sizeRow("sandbox.limits.memory", r.Memory), row("sandbox.limits.processes", r.Processes),
 		sizeRow("sandbox.limits.disk", r.Disk), sizeRow("sandbox.limits.output", r.Output),
 	}

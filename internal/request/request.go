@@ -105,6 +105,7 @@ func Build(ctx context.Context, o Options) (manager.Request, error) {
 	if req.Policy, err = LoadPolicy(o.PolicyPath); err != nil {
 		return req, err
 	}
+	req.Notes = append(req.Notes, req.Policy.Warnings(time.Now())...)
 	req.Identity = manager.DefaultIdentity(req.Agent)
 	if err := places(ctx, &req, o); err != nil {
 		return req, err
@@ -168,6 +169,7 @@ func apply(req *manager.Request, o *Options, r config.Resolved) error {
 	fill(&o.Repo, r.Repo.Value)
 	fill(&o.Base, r.Base.Value)
 	fill(&o.Publish, r.Publish.Value)
+	fill(&o.PolicyPath, r.Policy.Value)
 	fill(&o.Runtime, r.Runtime.Value)
 	fill(&o.Network, string(r.NetworkMode.Value))
 	if !o.Set("timeout") {

@@ -1,0 +1,143 @@
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/kickhq/kick/internal/escape"
+)
+
+// For returns the policy as it is for one repository ("owner/name", or the
+// path or URL of a remote) and one agent: scopes applied, exceptions for
+// others left out.
+func (p *Policy) For(repo, agent string) *Policy {
+	q := *p
+	q.Publish = p.Publish.For(repo, agent)
+	c := &q.Changes
+	c.Rules, c.from = maps.Clone(p.Changes.Rules), maps.Clone(p.Changes.from)
+	if c.Rules == nil {
+		c.Rules = map[string]Level{}
+	}
+	if c.from == nil {
+		c.from = map[string]string{}
+	}
+	for _, s := range p.Changes.Scopes {
+		if !appliesRepo(s.Repos, repo) || !applies(s.Agents, agent) {
+			continue
+		}
+		for id, l := range s.Rules {
+			c.Rules[id], c.from[id] = l, p.at("the scope", s.line)
+		}
+		c.Limits = s.Limits.or(c.Limits)
+		if s.AllowOnly != nil {
+			c.AllowOnly = s.AllowOnly
+		}
+		c.Protect = append(slices.Clip(c.Protect), s.Protect...)
+	}
+	c.Scopes = nil
+	c.Exceptions = slices.DeleteFunc(slices.Clone(c.Exceptions), func(e Exception) bool {
+		return !appliesRepo(e.Repos, repo) || !applies(e.Agents, agent)
+	})
+	q.Secrets.Exceptions = slices.DeleteFunc(slices.Clone(q.Secrets.Exceptions), func(e SecretException) bool {
+		return !appliesRepo(e.Repos, repo) || !applies(e.Agents, agent)
+	})
+	return &q
+}
+
+// at names a place of the file for people.
+func (p *Policy) at(what string, line int) string {
+	if line == 0 {
+		return what
+	}
+	return fmt.Sprintf("%s on line %d of %s", what, line, p.name)
+}
+
+// applies reports whether a list of agents, which stands for all if it is
+// empty, has a pattern for name.
+func applies(list []string, name string) bool {
+	return len(list) == 0 || slices.ContainsFunc(list, func(pattern string) bool {
+		ok, _ := path.Match(pattern, name)
+		return ok
+	})
+}
+
+// appliesRepo does the same for repositories.
+func appliesRepo(list []string, repo string) bool {
+	if len(list) == 0 {
+		return true
+	}
+	names := repoNames(repo)
+	return slices.ContainsFunc(list, func(pattern string) bool {
+		if host, name, ok := remote(pattern); ok {
+			pattern = host + "/" + name
+		}
+		return slices.ContainsFunc(names, func(name string) bool {
+			ok, _ := path.Match(foldRepo(pattern), foldRepo(name))
+			return ok
+		})
+	})
+}
+
+// repoNames are the names by which a policy may call a repository.
+func repoNames(repo string) []string {
+	if host, name, ok := remote(repo); ok {
+		return []string{name, host + "/" + name}
+	}
+	return []string{repo}
+}
+
+// remote splits a URL, or git's short form for ssh, into host and path.
+func remote(repo string) (host, name string, ok bool) {
+	if strings.Contains(repo, "://") {
+		u, err := url.Parse(repo)
+		if err != nil || u.Host == "" {
+			return "", "", false
+		}
+		host, name = u.Hostname(), u.Path
+	} else {
+		head, _, _ := strings.Cut(repo, "/")
+		if !strings.Contains(head, ":") {
+			return "", "", false
+		}
+		host, name, _ = strings.Cut(repo, ":")
+		if at := strings.LastIndexByte(host, '@'); at >= 0 {
+			host = host[at+1:]
+		}
+	}
+	name = strings.TrimSuffix(strings.Trim(name, "/"), ".git")
+	return host, name, host != "" && name != ""
+}
+
+// foldRepo lowers the case of a name on a forge, since forges do not tell
+// cases apart; a local path is what it is.
+func foldRepo(name string) string {
+	if strings.HasPrefix(name, "/") {
+		return name
+	}
+	return strings.ToLower(name)
+}
+
+// checkRepo and checkAgent refuse what names nothing.
+func checkRepo(s string) error {
+	return checkPattern(s, "name a repository as owner/name, owner/*, host/owner/name, a URL or an absolute path")
+}
+
+func checkAgent(s string) error {
+	return checkPattern(s, "name an agent as kick.yaml or --agent has it, with * for any characters")
+}
+
+func checkPattern(s, remedy string) error {
+	switch _, err := path.Match(s, "x"); {
+	case err != nil:
+		return fmt.Errorf("%q has a bracket without an end: %s", s, remedy)
+	case strings.ContainsFunc(s, func(r rune) bool { return r == ' ' || escape.Control(r) || escape.Invisible(r) }):
+		return fmt.Errorf("%q has a space or a character that does not show: %s", s, remedy)
+	case strings.HasSuffix(s, "/") || strings.Contains(s, "**"):
+		return fmt.Errorf("%q matches nothing: %s", s, remedy)
+	}
+	return nil
+}
