@@ -165,7 +165,7 @@ func blob(path string, b Blob) Subject {
 	return Subject{Change: &Change{Path: path, New: modeFile, Blob: &b}}
 }
 func collide(path, other string) Subject { return Subject{Names: &Names{Path: path, Other: other}} }
-func message(m string) Subject         { return Subject{Commit: &Commit{Message: m, Parents: 1}} }
+func message(m string) Subject           { return Subject{Commit: &Commit{Message: m, Parents: 1}} }
 
 // onChange, onAdded and onCommit lift a test of one kind of subject to a match.
 func onChange(f func(*Change) string) func(*Subject) string {

@@ -6,9 +6,8 @@ import (
 	"io"
 	"strings"
 
-	"github.com/mattn/go-runewidth"
-
 	"github.com/kickhq/kick/internal/escape"
+	"github.com/kickhq/kick/internal/wrap"
 	"github.com/kickhq/kick/policy"
 )
 
@@ -193,7 +192,7 @@ func placeOf(f policy.Finding) string {
 func (t *table) row(name, text string) {
 	const indent = 8
 	first := true
-	for _, l := range wrap(text, t.width-indent-6) {
+	for _, l := range wrap.Text(text, t.width-indent-6) {
 		if !first {
 			name = ""
 		}
@@ -206,41 +205,6 @@ func (t *table) line(s string) {
 	// A verdict's own text never begins with "::", and texts of the work are
 	// escaped; bufio keeps the error for Flush.
 	_, _ = t.w.WriteString(s + "\n")
-}
-
-// wrap breaks text into lines of at most width columns, at spaces where it can.
-func wrap(text string, width int) []string {
-	var lines []string
-	line, used := "", 0
-	flush := func() {
-		lines = append(lines, line)
-		line, used = "", 0
-	}
-	for word := range strings.FieldsSeq(text) {
-		w := runewidth.StringWidth(word)
-		if used > 0 && used+1+w > width {
-			flush()
-		}
-		if used > 0 {
-			line, used = line+" ", used+1
-		}
-		for w > width { // a word wider than the line, such as a path
-			head := runewidth.Truncate(word, width-used, "")
-			if head == "" {
-				flush()
-				continue
-			}
-			line += head
-			flush()
-			word = word[len(head):]
-			w = runewidth.StringWidth(word)
-		}
-		line, used = line+word, used+w
-	}
-	if used > 0 || len(lines) == 0 {
-		flush()
-	}
-	return lines
 }
 
 func count(n int, what string) string {
