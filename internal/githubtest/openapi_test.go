@@ -32,9 +32,13 @@ var served = []string{
 	"/repos/{owner}/{repo}",
 	"/repos/{owner}/{repo}/branches/{branch}",
 	"/repos/{owner}/{repo}/branches/{branch}/protection",
+	"/repos/{owner}/{repo}/git/commits/{commit_sha}",
 	"/repos/{owner}/{repo}/git/ref/{ref}",
+	"/repos/{owner}/{repo}/git/refs",
+	"/repos/{owner}/{repo}/git/refs/{ref}",
 	"/repos/{owner}/{repo}/installation",
 	"/repos/{owner}/{repo}/issues",
+	"/repos/{owner}/{repo}/issues/{issue_number}/assignees",
 	"/repos/{owner}/{repo}/issues/{issue_number}/labels",
 	"/repos/{owner}/{repo}/pulls",
 	"/repos/{owner}/{repo}/pulls/{pull_number}/requested_reviewers",
@@ -190,6 +194,10 @@ func TestAnswersMatchGitHubsDescription(t *testing.T) {
 				"POST /repos/{owner}/{repo}/issues/{issue_number}/labels OK", "POST /repos/{owner}/{repo}/pulls Created", "GET /repos/{owner}/{repo}/pulls OK",
 				"POST /repos/{owner}/{repo}/pulls Unprocessable Entity", "POST /repos/{owner}/{repo}/pulls Forbidden",
 				"POST /repos/{owner}/{repo}/pulls/{pull_number}/requested_reviewers Created",
+				"POST /repos/{owner}/{repo}/pulls/{pull_number}/requested_reviewers Unprocessable Entity",
+				"POST /repos/{owner}/{repo}/issues/{issue_number}/assignees Created", "GET /repos/{owner}/{repo}/issues OK",
+				"POST /repos/{owner}/{repo}/git/refs Created", "POST /repos/{owner}/{repo}/git/refs Unprocessable Entity",
+				"DELETE /repos/{owner}/{repo}/git/refs/{ref} No Content", "GET /repos/{owner}/{repo}/git/commits/{commit_sha} OK",
 			} {
 				if !used[want] {
 					t.Errorf("not called: %s", want)
@@ -203,7 +211,7 @@ func TestAnswersMatchGitHubsDescription(t *testing.T) {
 func template(path string) string {
 	for _, p := range served {
 		re := "^" + regexp.MustCompile(`\\\{[a-z_]+\\\}`).ReplaceAllString(regexp.QuoteMeta(p), "[^/]+") + "$"
-		if p == "/repos/{owner}/{repo}/git/ref/{ref}" {
+		if strings.HasSuffix(p, "/{ref}") {
 			re = strings.TrimSuffix(re, "[^/]+$") + ".+$"
 		}
 		if regexp.MustCompile(re).MatchString(path) {
@@ -216,8 +224,10 @@ func template(path string) string {
 func check(t *testing.T, v validator.Validator, e exchange) {
 	t.Helper()
 	path := e.path
-	if before, ref, ok := strings.Cut(path, "/git/ref/"); ok { // one parameter with slashes
-		path = before + "/git/ref/" + strings.ReplaceAll(ref, "/", "-")
+	for _, kind := range []string{"/git/ref/", "/git/refs/"} { // one parameter with slashes
+		if before, ref, ok := strings.Cut(path, kind); ok {
+			path = before + kind + strings.ReplaceAll(ref, "/", "-")
+		}
 	}
 	r, err := http.NewRequest(e.method, "http://standin.example"+path+"?"+e.query, bytes.NewReader(e.request))
 	if err != nil {
@@ -250,7 +260,7 @@ func check(t *testing.T, v validator.Validator, e exchange) {
 func callEverything(t *testing.T, s *githubtest.Server) {
 	t.Helper()
 	ctx := t.Context()
-	repo := s.MustAddRepo(t, "acme", "api", githubtest.RepoOptions{From: sample(t), Granted: githubtest.Permissions{
+	repo := s.MustAddRepo(t, "acme", "api", githubtest.RepoOptions{From: sample(t), People: []string{"octo"}, Teams: []string{"owners"}, Granted: githubtest.Permissions{
 		"metadata": "read", "contents": "write", "pull_requests": "write", "issues": "write", "administration": "read"}})
 	if err := repo.Protect("main"); err != nil {
 		t.Fatal(err)
@@ -312,8 +322,31 @@ func callEverything(t *testing.T, s *githubtest.Server) {
 	refused("label nothing", err, 404)
 	_, _, err = c.PullRequests.RequestReviewers(ctx, "acme", "api", pr.GetNumber(), github.ReviewersRequest{Reviewers: []string{"octo"}})
 	must("request reviewers", err)
+	_, _, err = c.PullRequests.RequestReviewers(ctx, "acme", "api", pr.GetNumber(), github.ReviewersRequest{TeamReviewers: []string{"owners"}})
+	must("request a team", err)
+	_, _, err = c.PullRequests.RequestReviewers(ctx, "acme", "api", pr.GetNumber(), github.ReviewersRequest{Reviewers: []string{"nobody"}})
+	refused("request an unknown user", err, 422)
+	issue, _, err := c.Issues.AddAssignees(ctx, "acme", "api", pr.GetNumber(), []string{"octo", "nobody"})
+	must("assign", err)
+	if len(issue.Assignees) != 1 {
+		t.Errorf("assigned: %v", issue.Assignees)
+	}
+	if list, _, err := c.PullRequests.List(ctx, "acme", "api", nil); err != nil || len(list) != 1 || len(list[0].RequestedTeams) != 1 || len(list[0].Assignees) != 1 {
+		t.Errorf("list pull requests: %v, %v", list, err)
+	}
+	ref := &github.Reference{Ref: github.String("refs/heads/new"), Object: &github.GitObject{SHA: github.String(repo.Ref("refs/heads/main"))}}
+	_, _, err = c.Git.CreateRef(ctx, "acme", "api", ref)
+	must("create ref", err)
+	_, _, err = c.Git.CreateRef(ctx, "acme", "api", ref)
+	refused("create ref twice", err, 422)
+	_, err = c.Git.DeleteRef(ctx, "acme", "api", "refs/heads/new")
+	must("delete ref", err)
+	_, _, err = c.Git.GetCommit(ctx, "acme", "api", repo.Ref("refs/heads/main"))
+	must("get commit", err)
 	_, _, err = c.Issues.Create(ctx, "acme", "api", &github.IssueRequest{Title: github.String("t"), Body: github.String("b"), Labels: &[]string{"x"}})
 	must("create issue", err)
+	_, _, err = c.Issues.ListByRepo(ctx, "acme", "api", &github.IssueListByRepoOptions{State: "all"})
+	must("list issues", err)
 	if p := repo.Pulls()[0]; !p.Draft || len(p.Labels) != 1 || len(p.Reviewers) != 1 || len(repo.Issues()) != 1 {
 		t.Errorf("pull request is %+v", p)
 	}

@@ -44,6 +44,18 @@ type RepoOptions struct {
 	// read, contents, pull_requests and issues write; workflows is absent, as
 	// in most installations.
 	Granted Permissions
+	// People and Teams can be asked for a review; People can be assigned. Without
+	// People, everybody can be asked and assigned; teams must be named by their
+	// slugs.
+	People, Teams []string
+	// NoPulls: the repository has no pull requests.
+	NoPulls bool
+	// DropModes: a commit that is made by the API forgets that a file was
+	// executable.
+	DropModes bool
+	// Unsigned: a commit that is made by the API is not signed, as on an
+	// Enterprise host without a key for that.
+	Unsigned bool
 	// From, if set, is a local repository whose branch DefaultBranch is the
 	// first content.
 	From string
@@ -60,6 +72,8 @@ type Pull struct {
 	User             string
 	Labels           []string
 	Reviewers        []string
+	Teams            []string // that are asked for a review
+	Assignees        []string
 	Created          time.Time
 }
 
@@ -69,6 +83,7 @@ type Issue struct {
 	Title, Body string
 	User        string
 	Labels      []string
+	Assignees   []string
 	Created     time.Time
 }
 

@@ -77,6 +77,16 @@ func (c *call) repository(path string) {
 		c.need("pull_requests", "write", func() { c.requestReviewers(p[1]) })
 	case len(p) == 3 && p[0] == "issues" && p[2] == "labels" && method == "POST":
 		c.needEither("issues", "pull_requests", func() { c.addLabels(p[1]) })
+	case len(p) == 3 && p[0] == "issues" && p[2] == "assignees" && method == "POST":
+		c.needEither("issues", "pull_requests", func() { c.addAssignees(p[1]) })
+	case path == "git/refs" && method == "POST":
+		c.need("contents", "write", c.createRef)
+	case strings.HasPrefix(path, "git/refs/") && method == "DELETE":
+		c.need("contents", "write", func() { c.deleteRef("refs/" + strings.TrimPrefix(path, "git/refs/")) })
+	case len(p) == 3 && p[0] == "git" && p[1] == "commits" && method == "GET":
+		c.need("contents", "read", func() { c.getCommit(p[2]) })
+	case path == "issues" && method == "GET":
+		c.need("issues", "read", c.listIssues)
 	case path == "issues" && method == "POST":
 		c.need("issues", "write", c.createIssue)
 	default:
@@ -236,11 +246,7 @@ func (c *call) getRef(ref string) {
 		c.fail(404, "Not Found")
 		return
 	}
-	api := c.s.repoAPI(c.repo)
-	c.answer(200, object{
-		"ref": ref, "node_id": nodeID("ref", ref), "url": api + "/git/" + ref,
-		"object": object{"type": "commit", "sha": oid, "url": api + "/git/commits/" + oid},
-	})
+	c.answer(200, c.refJSON(ref, oid))
 }
 
 func (c *call) getBranch(branch string) {
@@ -281,6 +287,10 @@ func (c *call) listPulls() {
 }
 
 func (c *call) createPull() {
+	if c.repo.opts.NoPulls {
+		c.fail(404, "Not Found")
+		return
+	}
 	var in struct {
 		Title, Body, Head, Base string
 		Draft                   bool
@@ -386,32 +396,10 @@ func (c *call) addLabels(number string) {
 	c.answer(200, out)
 }
 
-func (c *call) requestReviewers(number string) {
-	var in struct {
-		Reviewers []string `json:"reviewers"`
-	}
-	if !c.decode(&in) {
-		return
-	}
-	c.repo.mu.Lock()
-	i := slices.IndexFunc(c.repo.pulls, func(p *Pull) bool { return strconv.Itoa(p.Number) == number })
-	var p Pull
-	if i >= 0 {
-		c.repo.pulls[i].Reviewers = append(c.repo.pulls[i].Reviewers, in.Reviewers...)
-		p = *c.repo.pulls[i]
-	}
-	c.repo.mu.Unlock()
-	if i < 0 {
-		c.fail(404, "Not Found")
-		return
-	}
-	c.answer(201, c.s.pullJSON(c.repo, p, false))
-}
-
 func (c *call) createIssue() {
 	var in struct {
-		Title, Body string
-		Labels      []string
+		Title, Body       string
+		Labels, Assignees []string
 	}
 	if !c.decode(&in) {
 		return
@@ -422,8 +410,22 @@ func (c *call) createIssue() {
 	}
 	c.repo.mu.Lock()
 	c.repo.last++
-	i := &Issue{Number: c.repo.last, Title: in.Title, Body: in.Body, Labels: in.Labels, User: c.grant.login, Created: time.Now().UTC().Truncate(time.Second)}
+	i := &Issue{Number: c.repo.last, Title: in.Title, Body: in.Body, Labels: in.Labels, Assignees: c.repo.known(nil, in.Assignees), User: c.grant.login, Created: time.Now().UTC().Truncate(time.Second)}
 	c.repo.issues = append(c.repo.issues, i)
 	c.repo.mu.Unlock()
 	c.answer(201, c.s.issueJSON(c.repo, *i))
+}
+
+func (c *call) listIssues() {
+	state := c.r.URL.Query().Get("state")
+	if state == "" {
+		state = "open"
+	}
+	out := []object{}
+	for _, i := range slices.Backward(c.repo.Issues()) {
+		if state != "closed" { // nothing closes an issue here
+			out = append(out, c.s.issueJSON(c.repo, i))
+		}
+	}
+	c.answer(200, out)
 }

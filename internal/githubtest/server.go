@@ -241,6 +241,10 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		s.servePage(rec, number[1], number[2], number[3])
 		return
 	}
+	if r.URL.Path == strings.TrimSuffix(s.opts.APIPath, "/v3")+"/graphql" {
+		s.serveGraphQL(rec, r)
+		return
+	}
 	if path, ok := strings.CutPrefix(r.URL.Path, s.opts.APIPath+"/"); ok {
 		s.serveAPI(rec, r, path)
 		return

@@ -45,6 +45,22 @@ func (s *Server) userJSON(login string) object {
 	}
 }
 
+func (s *Server) usersJSON(logins []string) []object {
+	out := []object{}
+	for _, l := range logins {
+		out = append(out, s.userJSON(l))
+	}
+	return out
+}
+
+// first is the first of several, as JSON.
+func first(list []object) any {
+	if len(list) == 0 {
+		return nil
+	}
+	return list[0]
+}
+
 // repoJSON is a whole repository. With a grant it says what its holder may do.
 func (s *Server) repoJSON(r *Repo, g *grant) object {
 	api, html := s.repoAPI(r), s.URL()+"/"+r.FullName()
@@ -152,14 +168,16 @@ func (s *Server) pullJSON(r *Repo, p Pull, whole bool) object {
 		return object{"label": r.Owner + ":" + branch, "ref": branch, "sha": oid, "user": s.userJSON(r.Owner), "repo": s.repoJSON(r, nil)}
 	}
 	link := func(href string) object { return object{"href": href} }
-	reviewers := []object{}
-	for _, l := range p.Reviewers {
-		reviewers = append(reviewers, s.userJSON(l))
+	reviewers := s.usersJSON(p.Reviewers)
+	assignees := s.usersJSON(p.Assignees)
+	teams := []object{}
+	for _, slug := range p.Teams {
+		teams = append(teams, s.teamJSON(r, slug, !whole))
 	}
 	o := object{
 		"id": r.id*1000 + int64(p.Number), "node_id": nodeID("pull", p.Number), "number": p.Number, "state": p.State, "locked": false,
 		"title": p.Title, "body": p.Body, "draft": p.Draft, "user": s.userJSON(p.User), "author_association": "NONE",
-		"labels": s.labelsJSON(r, p.Labels), "assignee": nil, "assignees": []object{}, "requested_reviewers": reviewers, "requested_teams": []object{}, "milestone": nil,
+		"labels": s.labelsJSON(r, p.Labels), "assignee": first(assignees), "assignees": assignees, "requested_reviewers": reviewers, "requested_teams": teams, "milestone": nil,
 		"head": end(p.Head, p.HeadOID), "base": end(p.Base, p.BaseOID), "auto_merge": nil, "merge_commit_sha": nil,
 		"created_at": stamp(p.Created), "updated_at": stamp(p.Created), "closed_at": nil, "merged_at": nil,
 		"url": url, "html_url": html, "diff_url": html + ".diff", "patch_url": html + ".patch", "issue_url": issue,
@@ -200,10 +218,11 @@ func (r *Repo) stat(p Pull) (added, removed, files int) {
 func (s *Server) issueJSON(r *Repo, i Issue) object {
 	n := strconv.Itoa(i.Number)
 	url := s.repoAPI(r) + "/issues/" + n
+	assignees := s.usersJSON(i.Assignees)
 	return object{
 		"id": r.id*1000 + int64(i.Number), "node_id": nodeID("issue", i.Number), "number": i.Number, "state": "open", "locked": false,
 		"title": i.Title, "body": i.Body, "user": s.userJSON(i.User), "author_association": "NONE", "labels": s.labelsJSON(r, i.Labels),
-		"assignee": nil, "assignees": []object{}, "milestone": nil, "comments": 0, "created_at": stamp(i.Created), "updated_at": stamp(i.Created), "closed_at": nil,
+		"assignee": first(assignees), "assignees": assignees, "milestone": nil, "comments": 0, "created_at": stamp(i.Created), "updated_at": stamp(i.Created), "closed_at": nil,
 		"url": url, "html_url": s.URL() + "/" + r.FullName() + "/issues/" + n, "repository_url": s.repoAPI(r), "labels_url": url + "/labels{/name}",
 		"comments_url": url + "/comments", "events_url": url + "/events",
 	}
