@@ -185,7 +185,7 @@ func (in *ingest) git(dir string) gitcmd.Git {
 	return gitcmd.Git{
 		Dir:    dir,
 		Config: []string{"core.packedGitWindowSize=16m", "core.packedGitLimit=256m", "pack.threads=1"},
-		Limits: gitcmd.Limits{CPU: in.lim.CPU, Memory: in.lim.Memory, FileSize: uint64(2*in.lim.PackBytes) + 64<<20},
+		Limits: gitcmd.Limits{CPU: in.lim.CPU, Memory: in.lim.Memory, FileSize: uint64(2*in.lim.PackBytes) + 64<<20, Alone: true},
 	}
 }
 

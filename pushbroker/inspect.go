@@ -73,7 +73,7 @@ func newInspection(q *Quarantine, w Work, pol *policy.Policy, scanners []Scanner
 	return &inspection{
 		q: q, h: q.history, w: w, pol: pol, scanners: scanners, now: time.Now(),
 		base: &baseReader{
-			git:    gitcmd.Git{Dir: q.Mirror, Limits: gitcmd.Limits{CPU: lim.CPU, Memory: lim.Memory}},
+			git:    gitcmd.Git{Dir: q.Mirror, Limits: gitcmd.Limits{CPU: lim.CPU, Memory: lim.Memory, Alone: true}},
 			commit: q.BaseOID, tree: q.history.baseTree, width: lim.TreeWidth,
 			dirs: map[string]map[string]treeEntry{}, known: map[[32]byte]bool{},
 		},

@@ -41,11 +41,13 @@ type Git struct {
 	Limits Limits
 }
 
-// Limits are resource limits of one git child and its descendants, each.
+// Limits are resource limits of one git child and its descendants, each. No
+// git child dumps core, whatever they are.
 type Limits struct {
 	CPU      time.Duration // RLIMIT_CPU, rounded up to seconds
 	Memory   uint64        // RLIMIT_AS in bytes
 	FileSize uint64        // RLIMIT_FSIZE in bytes
+	Alone    bool          // it starts no process or thread (RLIMIT_NPROC; does not bind root)
 	Deadline time.Duration // wall time; the whole process group is killed
 }
 
@@ -177,8 +179,8 @@ func (g Git) start(cmd *exec.Cmd) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	set := func(resource int, v uint64) error {
-		if v == 0 {
+	set := func(resource int, wanted bool, v uint64) error {
+		if !wanted {
 			return nil
 		}
 		lim := unix.Rlimit{Cur: v, Max: v}
@@ -190,9 +192,11 @@ func (g Git) start(cmd *exec.Cmd) error {
 	}
 	secs := uint64((g.Limits.CPU + time.Second - 1) / time.Second)
 	err := errors.Join(
-		set(unix.RLIMIT_CPU, secs),
-		set(unix.RLIMIT_AS, g.Limits.Memory),
-		set(unix.RLIMIT_FSIZE, g.Limits.FileSize),
+		set(unix.RLIMIT_CORE, true, 0),
+		set(unix.RLIMIT_CPU, secs > 0, secs),
+		set(unix.RLIMIT_AS, g.Limits.Memory > 0, g.Limits.Memory),
+		set(unix.RLIMIT_FSIZE, g.Limits.FileSize > 0, g.Limits.FileSize),
+		set(unix.RLIMIT_NPROC, g.Limits.Alone, 1),
 	)
 	if err != nil {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
