@@ -35,11 +35,12 @@ type ExplainedChange struct {
 // ExplainedRule is a rule that matches the path.
 type ExplainedRule struct {
 	Rule       string               `json:"rule"`
-	Level      Level                `json:"level"`   // with this policy
-	Default    Level                `json:"default"` // without
-	From       string               `json:"from"`    // what set the level
-	On         []string             `json:"on"`      // the changes that it matches
-	Message    string               `json:"message"` // why, and what of the path matched
+	Level      Level                `json:"level"`             // with this policy
+	Default    Level                `json:"default"`           // without
+	From       string               `json:"from"`              // what set the level
+	On         []string             `json:"on"`                // the changes that it matches
+	Message    string               `json:"message"`           // why, and what of the path matched
+	Pattern    string               `json:"pattern,omitempty"` // that matches the path, of a protected class
 	Remedy     string               `json:"remedy"`
 	Exceptions []ExplainedException `json:"exceptions,omitempty"` // of the policy, for this rule
 }
@@ -81,7 +82,7 @@ func (p *Policy) Explain(repo, agent string, changes []Change, now time.Time) Ex
 	}
 	for _, s := range p.Changes.Scopes {
 		if appliesRepo(s.Repos, repo) && applies(s.Agents, agent) {
-			x.Scopes = append(x.Scopes, ExplainedScope{Repos: s.Repos, Agents: s.Agents, At: p.at("scope", s.line)})
+			x.Scopes = append(x.Scopes, ExplainedScope{Repos: s.Repos, Agents: s.Agents, At: at("the scope", s.line, p.name)})
 		}
 	}
 	for _, c := range changes {
@@ -94,12 +95,12 @@ func (p *Policy) Explain(repo, agent string, changes []Change, now time.Time) Ex
 			if e.Rule == "" || weight(f.Level) > weight(e.Level) {
 				e.Level, e.Rule = f.Level, f.Rule
 			}
-			at := slices.IndexFunc(x.Rules, func(r ExplainedRule) bool { return r.Rule == f.Rule && r.Remedy == f.Remedy })
-			if at < 0 {
-				at = len(x.Rules)
+			i := slices.IndexFunc(x.Rules, func(r ExplainedRule) bool { return r.Rule == f.Rule && r.Remedy == f.Remedy })
+			if i < 0 {
+				i = len(x.Rules)
 				x.Rules = append(x.Rules, p.explainRule(q, f, repo, agent, now))
 			}
-			r := &x.Rules[at]
+			r := &x.Rules[i]
 			r.On = append(r.On, e.Change)
 			if weight(f.Level) > weight(r.Level) {
 				r.Level = f.Level
@@ -113,6 +114,9 @@ func (p *Policy) Explain(repo, agent string, changes []Change, now time.Time) Ex
 
 func (p *Policy) explainRule(q *Policy, f Finding, repo, agent string, now time.Time) ExplainedRule {
 	r := ExplainedRule{Rule: f.Rule, Level: f.Level, Default: byID[f.Rule].Level, From: "its default", Message: f.Message, Remedy: f.Remedy}
+	if rule := byID[f.Rule]; rule.paths != nil {
+		r.Message, r.Pattern = rule.Reason, firstMatch(rule.paths, Fold(f.Path))
+	}
 	if f.Rule == "protected-custom" {
 		r.From = "changes.protect"
 	}
@@ -123,7 +127,7 @@ func (p *Policy) explainRule(q *Policy, f Finding, repo, agent string, now time.
 		if e.Rule != f.Rule {
 			continue
 		}
-		x := ExplainedException{Exception: e, At: p.at("the exception", e.line)}
+		x := ExplainedException{Exception: e, At: at("the exception", e.line, p.name)}
 		switch {
 		case !appliesRepo(e.Repos, repo):
 			x.Because = "it is for other repositories"
@@ -155,4 +159,27 @@ func octal(mode uint32) string {
 // path added, changed and deleted.
 func ExplainChanges(path string) []Change {
 	return []Change{{Path: path, New: modeFile}, {Path: path, Old: modeFile, New: modeFile}, {Path: path, Old: modeFile}}
+}
+
+// RuleRow is a rule and the level that it has.
+type RuleRow struct {
+	Rule    string `json:"rule"`
+	Level   Level  `json:"level"`
+	Default Level  `json:"default"`
+	From    string `json:"from,omitempty"` // what set the level; empty: its default
+	Fixed   bool   `json:"fixed,omitempty"`
+	Reason  string `json:"reason"`
+	Remedy  string `json:"remedy"`
+}
+
+// Table lists the built-in rules with the levels of a policy that For made.
+func (p *Policy) Table() []RuleRow {
+	rows := make([]RuleRow, len(rules))
+	for i, r := range rules {
+		rows[i] = RuleRow{Rule: r.ID, Level: r.Level, Default: r.Level, From: p.Changes.from[r.ID], Fixed: r.Fixed, Reason: r.Reason, Remedy: r.Remedy}
+		if l, ok := p.Changes.Rules[r.ID]; ok {
+			rows[i].Level = l
+		}
+	}
+	return rows
 }

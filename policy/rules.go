@@ -71,7 +71,8 @@ type Rule struct {
 	// follows them relies on it.
 	Fixed bool
 
-	pathless bool // its findings name no path
+	pathless bool   // its findings name no path
+	paths    []Glob // of a class of paths: then match is made from them
 
 	// match returns what struck, or "".
 	match func(*Subject) string
@@ -107,6 +108,9 @@ func init() {
 		rules = append(rules, table...)
 	}
 	for i := range rules {
+		if rules[i].paths != nil {
+			rules[i].match = classRule(rules[i].paths)
+		}
 		if byID[rules[i].ID] != nil {
 			panic("two rules have the id " + rules[i].ID)
 		}

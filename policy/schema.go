@@ -43,8 +43,8 @@ func (d *decoder) changes(n *yaml.Node, c *Changes) {
 		"rules": func(v *yaml.Node) {
 			c.Rules = d.rules(v)
 			c.from = map[string]string{}
-			for id := range c.Rules {
-				c.from[id] = fmt.Sprintf("changes.rules on line %d of %s", v.Line, d.name)
+			for i := 0; i+1 < len(v.Content); i += 2 {
+				c.from[v.Content[i].Value] = at("changes.rules", v.Content[i].Line, d.name)
 			}
 		},
 		"limits":     func(v *yaml.Node) { c.Limits = d.limits(v) },

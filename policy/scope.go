@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/url"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -30,7 +31,7 @@ func (p *Policy) For(repo, agent string) *Policy {
 			continue
 		}
 		for id, l := range s.Rules {
-			c.Rules[id], c.from[id] = l, p.at("the scope", s.line)
+			c.Rules[id], c.from[id] = l, at("the scope", s.line, p.name)
 		}
 		c.Limits = s.Limits.or(c.Limits)
 		if s.AllowOnly != nil {
@@ -49,11 +50,11 @@ func (p *Policy) For(repo, agent string) *Policy {
 }
 
 // at names a place of the file for people.
-func (p *Policy) at(what string, line int) string {
+func at(what string, line int, file string) string {
 	if line == 0 {
 		return what
 	}
-	return fmt.Sprintf("%s on line %d of %s", what, line, p.name)
+	return fmt.Sprintf("%s on line %d of %s", what, line, filepath.Base(file))
 }
 
 // applies reports whether a list of agents, which stands for all if it is

@@ -122,6 +122,32 @@ func LoadPolicy(path string) (*policy.Policy, error) {
 	return policy.Load(path)
 }
 
+// AgentPolicy reads the policy that `kick run` would hold an agent to: the one
+// at path, else the one that kick.yaml names for it, else the built-in one.
+func AgentPolicy(path, agent string) (*policy.Policy, error) {
+	if path == "" && agent != "" {
+		file, err := config.Find(".")
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return policy.Default(), nil
+		case err != nil:
+			return nil, err
+		}
+		c, err := config.Load(file)
+		if err != nil {
+			return nil, err
+		}
+		if slices.Contains(c.Names(), agent) {
+			r, err := c.Agent(agent)
+			if err != nil {
+				return nil, err
+			}
+			path = r.Policy.Value
+		}
+	}
+	return LoadPolicy(path)
+}
+
 // configured returns the agent's settings in kick.yaml, or nil if there is no
 // such file and the command line says it all.
 func configured(o Options) (*config.Resolved, error) {
