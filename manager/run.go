@@ -14,6 +14,7 @@ import (
 
 	"github.com/kickhq/kick/egress"
 	"github.com/kickhq/kick/internal/escape"
+	"github.com/kickhq/kick/internal/gitversion"
 	"github.com/kickhq/kick/policy"
 	"github.com/kickhq/kick/pushbroker/scan"
 	"github.com/kickhq/kick/sandbox"
@@ -105,6 +106,10 @@ func (r *run) report(name, detail string, began time.Time, err error) {
 
 // line is the whole line: prepare, launch, ingest, inspect, publish.
 func (r *run) line(ctx context.Context) {
+	if code, err := r.hostGit(ctx); err != nil {
+		r.fail(codeFor(ctx, err, code), err)
+		return
+	}
 	if err := r.step("prepare", func() (string, error) { return r.prepare(ctx) }); err != nil {
 		code := FetchFailed
 		switch {
@@ -122,6 +127,26 @@ func (r *run) line(ctx context.Context) {
 		return
 	}
 	r.broker(ctx)
+}
+
+// hostGit refuses a git that has a hole which hostile data can reach here,
+// unless the operator accepted that very one.
+func (r *run) hostGit(ctx context.Context) (Code, error) {
+	g, err := gitversion.Find(ctx)
+	if err != nil {
+		return Internal, err
+	}
+	if fault := g.Fault(); fault != "" {
+		return Internal, fmt.Errorf("git %s: %s", g, fault)
+	}
+	for _, h := range g.Holes() {
+		if !slices.Contains(r.req.AcceptWeaker, h.Name()) {
+			r.out.Remedy = h.Remedy()
+			return NotIsolated, fmt.Errorf("git %s has %s: %s", g, h.CVE, h.Reach)
+		}
+		r.out.Notes = append(r.out.Notes, fmt.Sprintf("git %s has %s, accepted: %s", g, h.CVE, h.Reach))
+	}
+	return "", nil
 }
 
 // prepare gets the base and makes the workspace.

@@ -84,7 +84,7 @@ A repository on GitHub is reached with a GitHub App (--github-app-id and
 	f.IntVar(&o.Processes, "processes", 0, "limit of processes and threads")
 	f.Float64Var(&o.CPUs, "cpus", 0, "limit of CPU cores")
 	f.StringArrayVar(&o.ProgramDirs, "program-dir", nil, "further host `directory` of programs, seen read-only by the agent")
-	f.StringArrayVar(&o.AcceptWeaker, "accept-weaker", nil, "isolation `property` that may be missing on this host, by name")
+	f.StringArrayVar(&o.AcceptWeaker, "accept-weaker", nil, "isolation `property` that may be missing on this host, or hole that git may have, by name")
 	f.StringVar(&o.GitHubAppID, "github-app-id", os.Getenv("KICK_GITHUB_APP_ID"), "GitHub App `id` (KICK_GITHUB_APP_ID)")
 	f.StringVar(&o.GitHubAppKey, "github-app-key", os.Getenv("KICK_GITHUB_APP_KEY_FILE"), "`file` with the GitHub App's private key (KICK_GITHUB_APP_KEY_FILE)")
 	f.StringVar(&o.GitHubAPI, "github-api", os.Getenv("KICK_GITHUB_API_URL"), "REST `URL` of a GitHub Enterprise host (KICK_GITHUB_API_URL)")

@@ -8,11 +8,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
-	"strings"
 	"syscall"
 
-	"github.com/kickhq/kick/internal/gitcmd"
+	"github.com/kickhq/kick/internal/gitversion"
 	"github.com/kickhq/kick/manager"
 	"github.com/kickhq/kick/sandbox"
 )
@@ -23,7 +21,7 @@ type Check struct {
 	OK     bool   `json:"ok"`
 	Found  string `json:"found"`            // what was seen
 	Remedy string `json:"remedy,omitempty"` // what to do, if it is not OK
-	// Isolation marks a property of the sandbox.
+	// Isolation marks what a kick does not start without, unless it is accepted.
 	Isolation bool `json:"isolation,omitempty"`
 }
 
@@ -33,7 +31,7 @@ const minFree = 1 << 30
 
 // Run runs all checks. stateDir may be empty for the default.
 func Run(ctx context.Context, stateDir string, shim fs.File, shimErr error) []Check {
-	checks := []Check{git(ctx), state(stateDir), shimCheck(shim, shimErr)}
+	checks := append(git(ctx), state(stateDir), shimCheck(shim, shimErr))
 	if shimErr == nil {
 		checks = append(checks, embedded(ctx, shim)...)
 	}
@@ -55,27 +53,21 @@ func ExitCode(checks []Check) int {
 	return code
 }
 
-func git(ctx context.Context) Check {
-	c := Check{Name: "git"}
-	path, err := gitcmd.Path()
+// git judges the host's git. A hole is a check of its own, under the name that
+// accepts it.
+func git(ctx context.Context) []Check {
+	g, err := gitversion.Find(ctx)
 	if err != nil {
-		c.Found, c.Remedy = "not found", "Install git 2.39 or newer."
-		return c
+		return []Check{{Name: "git", Found: err.Error(), Remedy: "Install git " + gitversion.Recommended + " or newer."}}
 	}
-	out, err := exec.CommandContext(ctx, path, "version").Output()
-	if err != nil {
-		c.Found, c.Remedy = err.Error(), "Install a working git 2.39 or newer."
-		return c
+	if fault := g.Fault(); fault != "" {
+		return []Check{{Name: "git", Found: g.String(), Remedy: fault}}
 	}
-	version := strings.TrimPrefix(strings.TrimSpace(string(out)), "git version ")
-	c.Found = version + " at " + path
-	var major, minor int
-	if _, err := fmt.Sscanf(version, "%d.%d", &major, &minor); err != nil || major < 2 || major == 2 && minor < 39 {
-		c.Remedy = "Install git 2.39 or newer: older ones lack the object checks that the push broker relies on."
-		return c
+	checks := []Check{{Name: "git", OK: true, Found: g.String()}}
+	for _, h := range g.Holes() {
+		checks = append(checks, Check{Name: h.Name(), Isolation: true, Found: h.Reach, Remedy: h.Remedy()})
 	}
-	c.OK = true
-	return c
+	return checks
 }
 
 func state(dir string) Check {
