@@ -83,6 +83,7 @@ var contentAttacks = []attack{
 		commit_tree $( (git ls-tree HEAD; printf "040000 tree $t\tzz\n") | git mktree)`, "path-length"),
 
 	// Entries.
+	refused("link out through another link", `mkdir -p a/b; ln -s ../.. a/b/top; ln -s top/.. a/b/out; git add -A; git commit -qm x`, "symlink-escape"),
 	refused("link to a device", `ln -s /dev/zero l; git add -A; git commit -qm x`, "symlink-escape"),
 	refused("link to a Windows path", `ln -s 'C:\x' l; git add -A; git commit -qm x`, "symlink-escape"),
 	refused("link with a line break", `ln -s "$(printf 'a\nb')" l; git add -A; git commit -qm x`, "symlink-escape"),

@@ -66,6 +66,7 @@ var readingAttacks = []attack{
 
 	// Lies about history.
 	{name: "replaced commit", files: map[string]string{"work.txt": "work\n", "more.txt": "more\n"}, script: `work; a=$(git rev-parse HEAD); echo more >more.txt; git add -A; git commit -qm more; git replace HEAD $a; test -z "$(git ls-tree HEAD more.txt)"`},
+	{name: "replaced commit that holds a token", want: manager.Refused, rules: []string{"github-token"}, deny: token, script: makeToken + `work; echo $T >t; git add t; git commit -qm t; git replace HEAD HEAD~1; test -z "$(git ls-tree HEAD t)"`},
 	{name: "replaced tree", files: map[string]string{"work.txt": "work\n", "more.txt": "more\n"}, script: `work; a=$(git rev-parse HEAD^{tree}); echo more >more.txt; git add -A; git commit -qm more; git replace HEAD^{tree} $a`},
 	{name: "replaced base", script: `work; git replace --graft HEAD; test "$(git rev-list --count HEAD)" = 1`},
 	{name: "grafts", script: `work; git rev-parse HEAD >.git/info/grafts; test "$(git rev-list --count HEAD 2>/dev/null)" = 1`},
@@ -112,5 +113,6 @@ var readingAttacks = []attack{
 	{name: "tree 3000 deep", want: manager.Refused, rules: []string{"limit-ingest"}, script: `t=$(printf "100644 blob $(blob x)\tf\n" | git mktree); i=0; while [ $i -lt 3000 ]; do t=$(entry 40000 d $t | literally tree); i=$((i+1)); done; commit_tree $( (git ls-tree HEAD; printf "040000 tree $t\tzz\n") | git mktree)`},
 	{name: "30,000 refs", want: manager.AgentFailed, script: `work; h=$(git rev-parse HEAD); i=0; while [ $i -lt 30000 ]; do echo "$h refs/heads/b$i"; i=$((i+1)); done >.git/packed-refs`},
 	{name: "octopus with 40 arms", want: manager.Refused, rules: []string{"limit-ingest"}, script: `work; p=; i=0; while [ $i -lt 40 ]; do p="$p -p $(echo $i | git commit-tree HEAD^{tree} -p HEAD)"; i=$((i+1)); done; tip $(echo x | git commit-tree HEAD^{tree} $p)`},
+	{name: "staged workflow beside blank lines at an end", files: map[string]string{"work.txt": "work\n\n\n"}, script: `printf 'work\n\n\n' >work.txt; git add work.txt; git commit -qm work; echo 'on: push' >.github/workflows/x.yml; git add -A`},
 	{name: "ignored and untracked files stay", script: `work; echo '*.log' >.git/info/exclude; echo x >x.log; echo y >y.txt; git stash list`},
 }

@@ -26,11 +26,14 @@ type handEntry struct {
 }
 
 // handmade makes a bundle around a pack of these entries. count is what the
-// pack's header claims to hold; -1: the truth.
+// pack's header claims to hold: 0 is the truth, and -1 stands for none.
 func (l *lab) handmade(tip string, count int, entries ...handEntry) string {
 	l.t.Helper()
-	if count < 0 {
+	switch count {
+	case 0:
 		count = len(entries)
+	case -1:
+		count = 0
 	}
 	var pack bytes.Buffer
 	pack.WriteString("PACK")
@@ -119,37 +122,37 @@ func TestPackAttacks(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		extra []handEntry
-		count int // -1: true
+		count int // that the header claims; 0: the true one, -1: none
 		rule  string
 	}{
-		{"nothing hostile", nil, -1, ""},
-		{"entry that inflates to more than it says", []handEntry{{kind: packBlob, size: 5, data: strings.Repeat("\x00", 1<<20)}}, -1, "bundle-format"},
-		{"entry that inflates to less than it says", []handEntry{{kind: packBlob, size: 5000, data: "x"}}, -1, "bundle-format"},
-		{"entry that claims a terabyte", []handEntry{{kind: packBlob, size: 1 << 40, data: "x"}}, -1, "limit-ingest"},
-		{"entry whose size has no end", []handEntry{{kind: packBlob, size: 1<<62 + 1<<61, data: "x"}}, -1, "bundle-format"},
-		{"entry that is no zlib stream", []handEntry{{kind: packBlob, size: 5, raw: "garbage garbage"}}, -1, "bundle-format"},
-		{"entry with a preset dictionary", []handEntry{{kind: packBlob, size: 5, raw: "\x78\xbb\x00\x00\x00\x01garbage"}}, -1, "bundle-format"},
-		{"entry of type 5", []handEntry{{kind: 5, data: "x"}}, -1, "bundle-format"},
-		{"entry of type 0", []handEntry{{kind: 0, data: "x"}}, -1, "bundle-format"},
-		{"delta of an object that is nowhere", []handEntry{{kind: packRef, base: strings.Repeat("\x11", 20), data: varint(1) + varint(1) + "\x01x"}}, -1, "object-malformed"},
-		{"delta of itself", []handEntry{{kind: packOffset, base: "\x00", data: varint(1) + varint(1) + "\x01x"}}, -1, "object-malformed"},
-		{"delta of what is before the pack", []handEntry{{kind: packOffset, base: "\xfe\xff\x7f", data: varint(1) + varint(1) + "\x01x"}}, -1, "object-malformed"},
-		{"delta that claims a terabyte", []handEntry{{kind: packRef, base: unhex(honestBlob), data: varint(7) + varint(1<<40) + "\x01x"}}, -1, "limit-ingest"},
-		{"delta whose sizes have no end", []handEntry{{kind: packRef, base: unhex(honestBlob), data: strings.Repeat("\xff", 40)}}, -1, "bundle-format"},
-		{"delta that copies from beyond its base", []handEntry{{kind: packRef, base: unhex(honestBlob), data: varint(7) + varint(5) + "\x91\x70\x05"}}, -1, "object-malformed"},
-		{"delta of another length than it says", []handEntry{{kind: packRef, base: unhex(honestBlob), data: varint(7) + varint(50) + "\x01x"}}, -1, "object-malformed"},
-		{"delta with the reserved instruction", []handEntry{{kind: packRef, base: unhex(honestBlob), data: varint(7) + varint(1) + "\x00"}}, -1, "object-malformed"},
-		{"delta of another base size", []handEntry{{kind: packRef, base: unhex(honestBlob), data: varint(9) + varint(1) + "\x01x"}}, -1, "object-malformed"},
-		{"header that claims fewer objects", []handEntry{{kind: packBlob, data: "x"}}, 3, "bundle-format"},
-		{"header that claims more objects", nil, 4, "bundle-format"},
-		{"header that claims four billion objects", nil, 1<<32 - 1, "limit-ingest"},
-		{"header that claims none", nil, 0, "bundle-format"},
-		{"one object twice", []handEntry{{kind: packBlob, data: "honest\n"}}, -1, "object-malformed"},
-		{"tag with a message", []handEntry{{kind: packTag, data: "object " + honestBlob + "\ntype blob\ntag t\ntagger " + ident + "\n\nhidden\n"}}, -1, "object-stuffing"},
-		{"commit that is no commit", []handEntry{{kind: packCommit, data: "hidden"}}, -1, "object-malformed"},
-		{"tree that is no tree", []handEntry{{kind: packTree, data: "hidden"}}, -1, "object-malformed"},
-		{"blob that nothing names", []handEntry{{kind: packBlob, data: "hidden"}}, -1, "object-stuffing"},
-		{"empty blob that nothing names", []handEntry{{kind: packBlob, data: ""}}, -1, "object-stuffing"},
+		{name: "nothing hostile"},
+		{name: "entry that inflates to more than it says", extra: []handEntry{{kind: packBlob, size: 5, data: strings.Repeat("\x00", 1<<20)}}, rule: "bundle-format"},
+		{name: "entry that inflates to less than it says", extra: []handEntry{{kind: packBlob, size: 5000, data: "x"}}, rule: "bundle-format"},
+		{name: "entry that claims a terabyte", extra: []handEntry{{kind: packBlob, size: 1 << 40, data: "x"}}, rule: "limit-ingest"},
+		{name: "entry whose size has no end", extra: []handEntry{{kind: packBlob, size: 1<<62 + 1<<61, data: "x"}}, rule: "bundle-format"},
+		{name: "entry that is no zlib stream", extra: []handEntry{{kind: packBlob, size: 5, raw: "garbage garbage"}}, rule: "bundle-format"},
+		{name: "entry with a preset dictionary", extra: []handEntry{{kind: packBlob, size: 5, raw: "\x78\xbb\x00\x00\x00\x01garbage"}}, rule: "bundle-format"},
+		{name: "entry of type 5", extra: []handEntry{{kind: 5, data: "x"}}, rule: "bundle-format"},
+		{name: "entry of type 0", extra: []handEntry{{kind: 0, data: "x"}}, rule: "bundle-format"},
+		{name: "delta of an object that is nowhere", extra: []handEntry{{kind: packRef, base: strings.Repeat("\x11", 20), data: varint(1) + varint(1) + "\x01x"}}, rule: "object-malformed"},
+		{name: "delta of itself", extra: []handEntry{{kind: packOffset, base: "\x00", data: varint(1) + varint(1) + "\x01x"}}, rule: "object-malformed"},
+		{name: "delta of what is before the pack", extra: []handEntry{{kind: packOffset, base: "\xfe\xff\x7f", data: varint(1) + varint(1) + "\x01x"}}, rule: "object-malformed"},
+		{name: "delta that claims a terabyte", extra: []handEntry{{kind: packRef, base: unhex(honestBlob), data: varint(7) + varint(1<<40) + "\x01x"}}, rule: "limit-ingest"},
+		{name: "delta whose sizes have no end", extra: []handEntry{{kind: packRef, base: unhex(honestBlob), data: strings.Repeat("\xff", 40)}}, rule: "bundle-format"},
+		{name: "delta that copies from beyond its base", extra: []handEntry{{kind: packRef, base: unhex(honestBlob), data: varint(7) + varint(5) + "\x91\x70\x05"}}, rule: "object-malformed"},
+		{name: "delta of another length than it says", extra: []handEntry{{kind: packRef, base: unhex(honestBlob), data: varint(7) + varint(50) + "\x01x"}}, rule: "object-malformed"},
+		{name: "delta with the reserved instruction", extra: []handEntry{{kind: packRef, base: unhex(honestBlob), data: varint(7) + varint(1) + "\x00"}}, rule: "object-malformed"},
+		{name: "delta of another base size", extra: []handEntry{{kind: packRef, base: unhex(honestBlob), data: varint(9) + varint(1) + "\x01x"}}, rule: "object-malformed"},
+		{name: "header that claims fewer objects", extra: []handEntry{{kind: packBlob, data: "x"}}, count: 3, rule: "bundle-format"},
+		{name: "header that claims more objects", count: 4, rule: "bundle-format"},
+		{name: "header that claims four billion objects", count: 1<<32 - 1, rule: "limit-ingest"},
+		{name: "header that claims none", count: -1, rule: "bundle-format"},
+		{name: "one object twice", extra: []handEntry{{kind: packBlob, data: "honest\n"}}, rule: "object-malformed"},
+		{name: "tag with a message", extra: []handEntry{{kind: packTag, data: "object " + honestBlob + "\ntype blob\ntag t\ntagger " + ident + "\n\nhidden\n"}}, rule: "object-stuffing"},
+		{name: "commit that is no commit", extra: []handEntry{{kind: packCommit, data: "hidden"}}, rule: "object-malformed"},
+		{name: "tree that is no tree", extra: []handEntry{{kind: packTree, data: "hidden"}}, rule: "object-malformed"},
+		{name: "blob that nothing names", extra: []handEntry{{kind: packBlob, data: "hidden"}}, rule: "object-stuffing"},
+		{name: "empty blob that nothing names", extra: []handEntry{{kind: packBlob, data: ""}}, rule: "object-stuffing"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -162,7 +165,7 @@ func TestPackAttacks(t *testing.T) {
 		t.Parallel()
 		l := newLab(t)
 		tip, entries := l.honest()
-		l.wantRule(l.handmade(tip, -1, append(entries, growing(9)...)...), "limit-ingest")
+		l.wantRule(l.handmade(tip, 0, append(entries, growing(9)...)...), "limit-ingest")
 	})
 	t.Run("long chain of deltas", func(t *testing.T) {
 		t.Parallel()

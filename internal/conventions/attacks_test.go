@@ -1,0 +1,146 @@
+package conventions
+
+import (
+	"fmt"
+	"go/ast"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+var (
+	attackRow = regexp.MustCompile(`(?m)^\| (H?\d+) \| .+ \| (.+) \|$`)
+	// A reference is a package in backticks, a test, and names of subtests in italics.
+	reference = regexp.MustCompile("`([a-z/-]+)`|\\b([A-Z]\\w+)|\\*([^*]+)\\*")
+)
+
+// TestAttackTable holds docs/security/attacks.md against the tests: each row is
+// there, each test and subtest that it names exists, and each attack that an
+// agent makes in acceptance is named.
+func TestAttackTable(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile(filepath.Join(root, "docs/security/attacks.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := testNames(t)
+	rows, named := map[string]bool{}, map[string]bool{}
+	for _, row := range attackRow.FindAllStringSubmatch(string(page), -1) {
+		rows[row[1]] = true
+		pkg, fn, count := "", "", 0
+		for _, ref := range reference.FindAllStringSubmatch(row[2], -1) {
+			switch {
+			case ref[1] != "":
+				pkg = ref[1]
+				if tests[pkg] == nil {
+					t.Errorf("row %s names package %s, which has no tests", row[1], pkg)
+				}
+				continue
+			case ref[2] != "":
+				if fn = ref[2]; !tests[pkg][fn] {
+					t.Errorf("row %s names %s, which is not in %s", row[1], fn, pkg)
+				}
+			case fn == "" || !tests[pkg][strconv.Quote(ref[3])]:
+				t.Errorf("row %s names %s %q, which is not there", row[1], fn, ref[3])
+			default:
+				named[pkg+" "+ref[3]] = true
+			}
+			count++
+		}
+		if count == 0 {
+			t.Errorf("row %s names no test", row[1])
+		}
+	}
+	for i := 1; i <= 45; i++ {
+		if !rows[strconv.Itoa(i)] {
+			t.Errorf("attack %d has no row", i)
+		}
+	}
+	for i := 1; i <= 17; i++ {
+		if hole := fmt.Sprintf("H%d", i); !rows[hole] {
+			t.Errorf("hole %s has no row", hole)
+		}
+	}
+	for _, name := range attackNames(t) {
+		if !named["acceptance "+name] {
+			t.Errorf("docs/security/attacks.md does not name the attack %q of acceptance", name)
+		}
+	}
+}
+
+// testNames returns, for each package's directory, the functions of its tests
+// and, quoted, the strings in them, which names of subtests are.
+func testNames(t *testing.T) map[string]map[string]bool {
+	t.Helper()
+	names := map[string]map[string]bool{}
+	for path, f := range sources(t) {
+		dir, err := filepath.Rel(root, filepath.Dir(path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The contract of launchers is no test file; its checks are functions and names.
+		if !strings.HasSuffix(path, "_test.go") && dir != "sandbox/sandboxtest" {
+			continue
+		}
+		if names[dir] == nil {
+			names[dir] = map[string]bool{}
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.FuncDecl:
+				names[dir][n.Name.Name] = true
+			case *ast.BasicLit:
+				if s, err := strconv.Unquote(n.Value); n.Kind == token.STRING && err == nil {
+					names[dir][strconv.Quote(s)] = true
+					if dir == "sandbox/sandboxtest" {
+						names[dir][s] = true
+					}
+				}
+			}
+			return true
+		})
+	}
+	return names
+}
+
+// attackNames returns the names of the attacks in acceptance/attacks_*_test.go:
+// fields called name, and first arguments of what makes an attack.
+func attackNames(t *testing.T) (names []string) {
+	t.Helper()
+	add := func(e ast.Expr) {
+		if lit, ok := e.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+			s, err := strconv.Unquote(lit.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			names = append(names, s)
+		}
+	}
+	makers := map[string]bool{"refused": true, "malformed": true, "named": true, "headed": true}
+	for path, f := range sources(t) {
+		if !strings.HasPrefix(path, filepath.Join(root, "acceptance/attacks_")) {
+			continue
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.KeyValueExpr:
+				if key, ok := n.Key.(*ast.Ident); ok && key.Name == "name" {
+					add(n.Value)
+				}
+			case *ast.CallExpr:
+				if fun, ok := n.Fun.(*ast.Ident); ok && makers[fun.Name] {
+					add(n.Args[0])
+				}
+			}
+			return true
+		})
+	}
+	if len(names) < 100 {
+		t.Fatalf("only %d attacks were found", len(names))
+	}
+	return names
+}
