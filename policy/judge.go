@@ -131,5 +131,5 @@ func weight(l Level) int {
 
 // HasEnds reports whether the policy's decision depends on the day.
 func (p *Policy) HasEnds() bool {
-	return len(p.Changes.Exceptions) > 0 || len(p.Secrets.Exceptions) > 0
+	return len(p.Changes.Exceptions) > 0 || len(p.Secrets.Exceptions) > 0 || len(p.CI.Accept) > 0
 }

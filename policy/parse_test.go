@@ -50,7 +50,7 @@ func TestParseErrors(t *testing.T) {
 		{"no version", "changes: {}\n", "p.yaml:1: version is missing"},
 		{"other version", "version: 2\n", `p.yaml:1: version is "2": this kick reads version 1`},
 		{"text version", "version: \"1\"\n", `p.yaml:1: version is "1"`},
-		{"unknown key", "version: 1\nchange: {}\n", `p.yaml:2: unknown key "change" in the policy: the keys are changes, egress, publish, secrets, version`},
+		{"unknown key", "version: 1\nchange: {}\n", `p.yaml:2: unknown key "change" in the policy: the keys are changes, ci, egress, publish, secrets, version`},
 		{"duplicate", "version: 1\negress: {}\negress: {}\n", `p.yaml:3: key "egress" of the policy stands on line 2 already`},
 		{"wrong type", "version: 1\nchanges: [a]\n", "p.yaml:2: changes is a list: write a mapping"},
 		{"null", "version: 1\nchanges:\n", "p.yaml:2: changes is empty"},
@@ -323,6 +323,9 @@ func TestSchema(t *testing.T) {
 		"version: 1\nchanges: {scopes: [{repos: [a/b]}]}", "version: 1\nchanges: {scopes: [{repos: [\"a b\"], limits: {files: 1}}]}",
 		"version: 1\negress: {hosts: [{host: \"https://x\"}]}", "version: 1\negress: {models: [{endpoint: \"https://x\"}]}",
 		"version: 1\negress: {presets: [go, go]}", "version: 1\nchanges: {allow_only: []}",
+		"version: 1\nci: {default_token: none}", "version: 1\nci: {external: [{name: x}]}", "version: 1\nci: {accept: [{reason: x, expires: \"2027-01-01\"}]}",
+		"version: 1\nci: {accept: [{external: x, job: y, reason: x, expires: \"2027-01-01\"}]}", "version: 1\nci: {scopes: [{default_token: read}]}",
+		"version: 1\nci: {accept: [{workflow: ci.yml, reason: x, expires: \"2027-01-01\"}]}",
 	} {
 		if check([]byte(bad)) == nil {
 			t.Errorf("schema takes %q", bad)

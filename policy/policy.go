@@ -54,6 +54,7 @@ type Policy struct {
 	Changes Changes `json:"changes"`
 	Secrets Secrets `json:"secrets"`
 	Publish Publish `json:"publish"`
+	CI      CI      `json:"ci"`
 	Egress  Egress  `json:"egress"`
 
 	name string // of the file, as errors call it; empty: built in

@@ -104,7 +104,7 @@ func init() {
 			table[i].pathless = true
 		}
 	}
-	for _, table := range [][]Rule{pathRules, entryRules, classRules, contentRules, commitRules, workRules, ingestRules} {
+	for _, table := range [][]Rule{pathRules, entryRules, classRules, contentRules, commitRules, workRules, ciRules, ingestRules} {
 		rules = append(rules, table...)
 	}
 	for i := range rules {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -45,7 +46,7 @@ func show(s Subject) string {
 func TestRulesWithoutMatchAreKnown(t *testing.T) {
 	t.Parallel()
 	raised := map[string]bool{}
-	for _, r := range ingestRules {
+	for _, r := range slices.Concat(ingestRules, ciRules) {
 		raised[r.ID] = true
 	}
 	for _, r := range Rules() {

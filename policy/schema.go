@@ -31,6 +31,7 @@ func (d *decoder) policy(n *yaml.Node, p *Policy) {
 		"changes": func(v *yaml.Node) { d.changes(v, &p.Changes) },
 		"secrets": func(v *yaml.Node) { d.secrets(v, &p.Secrets) },
 		"publish": func(v *yaml.Node) { d.publish(v, &p.Publish) },
+		"ci":      func(v *yaml.Node) { d.ci(v, &p.CI) },
 		"egress":  func(v *yaml.Node) { d.egress(v, &p.Egress) },
 	})
 	if !version && n.Kind == yaml.MappingNode {

@@ -18,6 +18,7 @@ import (
 func (p *Policy) For(repo, agent string) *Policy {
 	q := *p
 	q.Publish = p.Publish.For(repo, agent)
+	q.CI = p.CI.For(repo, agent)
 	c := &q.Changes
 	c.Rules, c.from = maps.Clone(p.Changes.Rules), maps.Clone(p.Changes.from)
 	if c.Rules == nil {
