@@ -23,9 +23,7 @@ type baseReader struct {
 	r       *objectReader // nil until asked
 	git     gitcmd.Git
 	commit  string
-	tree    string
-	width   int
-	dirs    map[string]map[string]treeEntry // by tree id
+	tree    commitTree // its reader is set with r
 	known   map[[32]byte]bool
 	history []string // ids of all that base reaches, newest commit first; nil: not listed yet
 	bytes   int64
@@ -38,7 +36,7 @@ func (b *baseReader) reader(ctx context.Context) (*objectReader, error) {
 		if err != nil {
 			return nil, err
 		}
-		b.r = r
+		b.r, b.tree.r = r, r
 	}
 	return b.r, nil
 }
@@ -51,7 +49,7 @@ func (b *baseReader) Blob(ctx context.Context, path string) ([]byte, bool, error
 	if err != nil {
 		return nil, false, err
 	}
-	e, ok, err := b.entry(r, path)
+	e, ok, err := b.tree.entry(path)
 	if err != nil || !ok || e.isTree() || e.mode == modeGitlink {
 		return nil, false, err
 	}
@@ -64,33 +62,6 @@ func (b *baseReader) Blob(ctx context.Context, path string) ([]byte, bool, error
 	}
 	data, err := r.one(e.oid, "blob", maxBaseBlob)
 	return data, err == nil, err
-}
-
-// entry finds path in the base commit's tree.
-func (b *baseReader) entry(r *objectReader, path string) (treeEntry, bool, error) {
-	e := treeEntry{mode: modeTree, oid: b.tree}
-	for name := range strings.SplitSeq(path, "/") {
-		if !e.isTree() {
-			return treeEntry{}, false, nil
-		}
-		dir, ok := b.dirs[e.oid]
-		if !ok {
-			raw, err := r.one(e.oid, "tree", maxBaseBlob)
-			if err != nil {
-				return treeEntry{}, false, err
-			}
-			entries, err := parseTree(raw, b.width)
-			if err != nil {
-				return treeEntry{}, false, fmt.Errorf("tree %s of the base: %w", e.oid, err)
-			}
-			dir = byName(entries)
-			b.dirs[e.oid] = dir
-		}
-		if e, ok = dir[name]; !ok {
-			return treeEntry{}, false, nil
-		}
-	}
-	return e, true, nil
 }
 
 // Contains reports whether a file or commit that base reaches holds value.

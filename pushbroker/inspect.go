@@ -74,8 +74,7 @@ func newInspection(q *Quarantine, w Work, pol *policy.Policy, scanners []Scanner
 		q: q, h: q.history, w: w, pol: pol, scanners: scanners, now: time.Now(),
 		base: &baseReader{
 			git:    gitcmd.Git{Dir: q.Mirror, Limits: gitcmd.Limits{CPU: lim.CPU, Memory: lim.Memory, Alone: true}},
-			commit: q.BaseOID, tree: q.history.baseTree, width: lim.TreeWidth,
-			dirs: map[string]map[string]treeEntry{}, known: map[[32]byte]bool{},
+			commit: q.BaseOID, tree: newCommitTree(nil, q.history.baseTree), known: map[[32]byte]bool{},
 		},
 		blobs: map[string]*policy.Blob{}, targets: map[string]string{},
 		folded: map[string]map[string]treeEntry{}, allLinks: map[string][]linkAt{},
@@ -86,7 +85,7 @@ func newInspection(q *Quarantine, w Work, pol *policy.Policy, scanners []Scanner
 
 func (in *inspection) run(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
-		in.work, in.branch, in.commits, in.content, in.paths, in.entries,
+		in.work, in.branch, in.commits, in.content, in.paths, in.entries, in.ci,
 		func(context.Context) error { return in.countLines() },
 	} {
 		if err := step(ctx); err != nil {

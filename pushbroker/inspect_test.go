@@ -194,7 +194,7 @@ func TestInspectionThatTakesTooLongRefuses(t *testing.T) {
 func TestPolicyDecides(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
-	l.sh(l.clone, `echo x > .github/workflows/docs.yml; echo PLANTED > f; git add -A; git commit -qm x`)
+	l.sh(l.clone, `echo 'on: push' > .github/workflows/docs.yml; echo PLANTED > f; git add -A; git commit -qm x`)
 	bundle := l.bundle()
 	for _, tc := range []struct {
 		name, file    string
@@ -293,7 +293,7 @@ func TestBase(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	tree := l.sh(l.clone, "git rev-parse HEAD^{tree}")
-	b := &baseReader{commit: l.base, tree: tree, width: 1000, dirs: map[string]map[string]treeEntry{}, known: map[[32]byte]bool{}}
+	b := &baseReader{commit: l.base, tree: newCommitTree(nil, tree), known: map[[32]byte]bool{}}
 	b.git.Dir = l.mirror
 	defer b.close()
 	ctx := context.Background()

@@ -18,8 +18,19 @@ type Work struct {
 	Mirror  string // bare mirror generation that holds the base, made by kick
 	BaseOID string // recorded by the preparer, full lower-case hex
 	Branch  string // branch that the work shall go to; scanned like content
+	// Destination is where the branch goes, as far as CI there depends on it.
+	Destination Destination
 	// Identity is who commits in the workspace; other identities are a finding.
 	IdentityName, IdentityEmail string
+}
+
+// Destination is what the judgement of CI needs to know of the remote. The zero
+// one is a plain git remote, on which no workflow of GitHub's runs.
+type Destination struct {
+	GitHub      bool   // pushing starts the workflows
+	Repo        string // "owner/name"; empty: not known
+	Base        string // branch
+	PullRequest bool   // there will be one
 }
 
 // Quarantine is a bare repository that holds the work's objects and borrows
