@@ -65,7 +65,7 @@ type inspection struct {
 	allLinks map[string][]linkAt             // by commit
 	found    findings
 
-	secretPaths map[string]string // paths that hold a secret themselves, and how to show them
+	secrets secretPlaces
 }
 
 func newInspection(q *Quarantine, w Work, pol *policy.Policy, scanners []Scanner) *inspection {
@@ -78,8 +78,7 @@ func newInspection(q *Quarantine, w Work, pol *policy.Policy, scanners []Scanner
 		},
 		blobs: map[string]*policy.Blob{}, targets: map[string]string{},
 		folded: map[string]map[string]treeEntry{}, allLinks: map[string][]linkAt{},
-		found:       newFindings(),
-		secretPaths: map[string]string{},
+		found: newFindings(), secrets: newSecretPlaces(),
 	}
 }
 
@@ -290,9 +289,7 @@ func (in *inspection) scan(ctx context.Context, it Item, at string) error {
 			if f.Path == "" {
 				f.Path = it.Path
 			}
-			if it.Kind == PathItem && f.Level != policy.Report {
-				in.secretPaths[it.Path] = redactPath(it.Path, f.Column)
-			}
+			in.secrets.note(it, f)
 			if f.Place == "" {
 				f.Place = at
 			}
@@ -300,13 +297,6 @@ func (in *inspection) scan(ctx context.Context, it Item, at string) error {
 		}
 	}
 	return nil
-}
-
-// redactPath keeps a path up to a few characters into the secret that begins at
-// the column.
-func redactPath(path string, column int) string {
-	const shown = 4 // as in a finding's excerpt: enough to know its kind
-	return path[:min(max(column-1, 0)+shown, len(path))] + "… (redacted)"
 }
 
 // maxChanges is how many changed paths a verdict lists.
@@ -317,8 +307,11 @@ func (in *inspection) finish(whole *policy.Policy) Verdict {
 	v.Base, v.Tip, v.Tree = in.q.BaseOID, in.q.Tip, in.h.tipTree
 	v.Findings = in.found.sorted(in.h.commits)
 	for i, f := range v.Findings {
-		if shown, ok := in.secretPaths[f.Path]; ok {
-			v.Findings[i].Path = shown
+		v.Findings[i].Path, v.Findings[i].Message = in.secrets.path(f.Path), in.secrets.message(f)
+	}
+	for i := range v.Subjects {
+		if in.secrets.commits[in.h.commits[i].OID] {
+			v.Subjects[i] = redacted("", 1)
 		}
 	}
 	v.Pass, v.Review = true, false
@@ -337,9 +330,7 @@ func (in *inspection) finish(whole *policy.Policy) Verdict {
 	v.Changes = []Change{}
 	for _, c := range in.h.net[:min(len(in.h.net), maxChanges)] {
 		n := c.net()
-		if shown, ok := in.secretPaths[n.Path]; ok {
-			n.Path = shown
-		}
+		n.Path = in.secrets.path(n.Path)
 		v.Changes = append(v.Changes, n)
 	}
 	v.Digests = map[string]string{"policy": whole.Digest(), "base": in.q.BaseOID}

@@ -122,6 +122,47 @@ func TestEveryPlaceIsScanned(t *testing.T) {
 	}
 }
 
+// A verdict is stored, printed and sent on: whatever a rule quotes, no part of
+// it holds the secret that a scanner found there.
+func TestVerdictHoldsNoSecret(t *testing.T) {
+	t.Parallel()
+	for name, script := range map[string]string{
+		"link target":               `ln -s /x/PLANTED l` + addAll,
+		"link target as a file too": `printf /x/PLANTED > f; ln -s /x/PLANTED l` + addAll,
+		"through a link":            `ln -s ../PLANTED a; ln -s a/x l` + addAll,
+		"path that must not be":     `echo x > 'PLANTED?'` + addAll,
+		"path with control":         `echo x > "$(printf 'PLANTED\tx')"` + addAll,
+		"path that collides":        `mkdir d; echo x > d/PLANTED; echo y > d/planTED` + addAll,
+		"trailer": `echo a > a; git add a; git commit -qm 'x
+
+Signed-off-by: PLANTED <p@example.com>'`,
+		"skip-checks": `echo a > a; git add a; git commit -qm 'x
+
+skip-checks: PLANTED'`,
+		"author":         `echo a > a; git add a; git -c user.name=PLANTED commit -qm x`,
+		"message":        `echo a > a; git add a; git commit -qm 'PLANTED'`,
+		"protected path": `mkdir .github/PLANTED; echo x > .github/PLANTED/x` + addAll,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLab(t)
+			l.sh(l.clone, script)
+			v := l.judge(l.bundle(), nil, &wordScanner{})
+			if v.Pass || !slices.Contains(rulesOf(v, policy.Block), "word") {
+				t.Fatalf("verdict %+v", v)
+			}
+			b, err := json.Marshal(v)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b = bytes.ReplaceAll(b, []byte("fp:PLANTED"), nil)
+			if i := bytes.Index(b, []byte("PLANTED")); i >= 0 {
+				t.Errorf("the verdict has it: %s", b[max(i-200, 0):min(i+50, len(b))])
+			}
+		})
+	}
+}
+
 func TestEachItemIsScannedOnce(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
