@@ -13,11 +13,24 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kickhq/kick/internal/frame"
 )
 
 // cgroupParent is the directory, in every hierarchy, that holds one directory
-// for each kick.
+// for each sandbox.
 const cgroupParent = "kick"
+
+// collectorGroup ends the name of the group of a kick's second sandbox, which
+// is there beside the first one.
+const collectorGroup = "-collect"
+
+func groupName(id string, mode frame.Mode) string {
+	if mode == frame.CollectMode {
+		return id + collectorGroup
+	}
+	return id
+}
 
 // controllers are those that limits need.
 var controllers = []string{"memory", "pids", "cpu"}
@@ -29,11 +42,11 @@ type cgroupLimits struct {
 	cpus      float64
 }
 
-// cgroup is one kick's control group: a directory in one hierarchy (version
+// cgroup is one sandbox's control group: a directory in one hierarchy (version
 // 2), or in each controller's (version 1). A lock on each directory, held for
 // as long as this process lives, keeps reapers away.
 type cgroup struct {
-	id     string
+	name   string
 	dirs   map[string]string // by controller; version 2 has one for all
 	locks  []*os.File
 	files  []limitFile
@@ -123,14 +136,14 @@ func ownGroup(self string, h hierarchy) (string, bool) {
 	return "", false
 }
 
-// newCgroup makes a group for the kick with as many of the controllers as this
+// newCgroup makes a group of that name with as many of the controllers as this
 // process may use, and sets the limits. It returns nil when it may use none.
-func newCgroup(id string, lim cgroupLimits) (*cgroup, error) {
+func newCgroup(name string, lim cgroupLimits) (*cgroup, error) {
 	hs, err := hierarchies()
 	if err != nil {
 		return nil, err
 	}
-	g := &cgroup{id: id, dirs: map[string]string{}}
+	g := &cgroup{name: name, dirs: map[string]string{}}
 	for _, h := range hs {
 		var err error
 		if h.version == 1 {
@@ -154,7 +167,7 @@ func newCgroup(id string, lim cgroupLimits) (*cgroup, error) {
 }
 
 func (g *cgroup) makeV1(h hierarchy) error {
-	dir := filepath.Join(h.own, cgroupParent, g.id)
+	dir := filepath.Join(h.own, cgroupParent, g.name)
 	if err := g.makeLocked(dir); err != nil {
 		return err
 	}
@@ -190,7 +203,7 @@ func (g *cgroup) makeV2(h hierarchy) error {
 			_ = os.Remove(parent) // stays if another kick uses it
 			continue
 		}
-		dir := filepath.Join(parent, g.id)
+		dir := filepath.Join(parent, g.name)
 		if err := g.makeLocked(dir); err != nil {
 			return err
 		}

@@ -11,12 +11,14 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kickhq/kick/internal/frame"
 	"github.com/kickhq/kick/internal/kickid"
 )
 
@@ -120,6 +122,32 @@ func TestCollect(t *testing.T) {
 				t.Errorf("events %q, want %q", events, want)
 			}
 		})
+	}
+}
+
+// The sandbox that waits for the agent's end may die meanwhile: another one
+// makes the artifacts.
+func TestCollectAgain(t *testing.T) {
+	t.Parallel()
+	e := newEmbedded(t)
+	var collectors atomic.Int32
+	e.weak.session = func(s *session) {
+		if s.plan.mode == frame.CollectMode && collectors.Add(1) == 1 {
+			s.plan.jail.Hostname = strings.Repeat("x", 100) // longer than Linux takes
+		}
+	}
+	dir, oid := repository(t)
+	sink := &memorySink{}
+	r := launch(t, e, LaunchSpec{
+		Command:   []string{"sh", "-c", "echo new >>f && git commit -qam new"},
+		Env:       map[string]string{"PATH": testPath, "HOME": HomeDir},
+		Workspace: Workspace{Dir: dir, BaseOID: oid, Sink: sink},
+	})
+	if r.err != nil || len(r.Missing) > 0 || !slices.Contains(r.Artifacts, FinalBundle) {
+		t.Errorf("%v, missing %q, artifacts %q, stderr %q", r.err, r.Missing, r.Artifacts, r.stderr)
+	}
+	if n := collectors.Load(); n != 2 {
+		t.Errorf("%d sandboxes for the artifacts, want 2", n)
 	}
 }
 

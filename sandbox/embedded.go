@@ -104,13 +104,19 @@ func (e *Embedded) run(ctx context.Context, spec LaunchSpec, event func(EventKin
 		if err := giveWorkspace(ctx, p); err != nil {
 			return err
 		}
-		err = e.command(ctx, p, event, res)
+		var early chan *collection
+		err = e.command(ctx, p, func(k EventKind) {
+			if k == EventStarted && spec.collects() {
+				early = e.collectEarly(ctx, spec)
+			}
+			event(k)
+		}, res)
 		if res.Started.IsZero() {
 			return err // where nothing has run there is nothing to collect
 		}
-		return errors.Join(err, e.collect(ctx, spec, event, res))
+		return errors.Join(err, e.collect(ctx, spec, early, event, res))
 	}
-	return e.collect(ctx, spec, event, res)
+	return e.collect(ctx, spec, nil, event, res)
 }
 
 // command runs the agent's command and says how it ended.
@@ -197,12 +203,70 @@ func (s *session) lastWords() string {
 	return ": " + escaped(words)
 }
 
-// collect makes the artifacts in a second, fresh sandbox that has the workspace
-// read-only and no way out. It runs after every end of the agent, also after a
-// cancel: work is never lost for the way in which a kick ended.
-func (e *Embedded) collect(ctx context.Context, spec LaunchSpec, event func(EventKind), res *Result) error {
+// collects reports whether there are artifacts to make, and a place for them.
+func (s *LaunchSpec) collects() bool { return s.Workspace.Sink != nil && s.Workspace.Dir != "" }
+
+// collection is the sandbox in which the artifacts are made.
+type collection struct {
+	s    *session
+	turn chan struct{} // closed when it may look at the workspace
+	done chan struct{} // closed when it has ended, with err
+	err  error
+}
+
+// newCollection starts a fresh sandbox that has the workspace read-only and no
+// way out. It waits for its turn.
+func (e *Embedded) newCollection(ctx context.Context, spec LaunchSpec) (*collection, error) {
+	spec.Egress, spec.Network = Egress{}, NetworkNone
+	p, err := newPlan(spec, frame.CollectMode)
+	if err != nil {
+		return nil, err
+	}
+	if err := giveWorkspace(ctx, p); err != nil {
+		return nil, err
+	}
+	c := &collection{turn: make(chan struct{}), done: make(chan struct{})}
+	c.s = &session{plan: p, shim: e.shim, sink: &sinkCopy{sink: spec.Workspace.Sink}, weak: e.weak, event: func(EventKind) {}, turn: c.turn}
+	go func() {
+		defer close(c.done)
+		c.err = c.s.run(ctx)
+	}()
+	return c, nil
+}
+
+// run lets the sandbox go and waits for its end. It reports whether the sandbox
+// began: one that could not be started, or that died waiting, has done nothing.
+func (c *collection) run(ctx context.Context) (began bool) {
+	openUp(ctx, c.s.plan.spec.Workspace.Dir)
+	close(c.turn)
+	<-c.done
+	select {
+	case <-c.s.released:
+		return true
+	default:
+		return false
+	}
+}
+
+// collectEarly makes the collection ready while the agent runs, so that nobody
+// waits for it later. What comes is nil if it could not be had now.
+func (e *Embedded) collectEarly(ctx context.Context, spec LaunchSpec) chan *collection {
+	early := make(chan *collection, 1)
+	go func() {
+		c, err := e.newCollection(context.WithoutCancel(ctx), spec)
+		if err != nil {
+			c = nil
+		}
+		early <- c
+	}()
+	return early
+}
+
+// collect makes the artifacts. It comes after every end of the agent, also after
+// a cancel: work is never lost for the way in which a kick ended.
+func (e *Embedded) collect(ctx context.Context, spec LaunchSpec, early <-chan *collection, event func(EventKind), res *Result) error {
 	only := len(spec.Command) == 0
-	if spec.Workspace.Sink == nil || spec.Workspace.Dir == "" {
+	if !spec.collects() {
 		if only {
 			return specError("command", errors.New("there is none, and no workspace and sink for its artifacts"), "Name one or the other")
 		}
@@ -211,20 +275,22 @@ func (e *Embedded) collect(ctx context.Context, spec LaunchSpec, event func(Even
 	if !only {
 		ctx = context.WithoutCancel(ctx) // it has a deadline of its own
 	}
-	spec.Egress, spec.Network = Egress{}, NetworkNone
-	p, err := newPlan(spec, frame.CollectMode)
-	if err != nil {
-		return err
+	var c *collection
+	if early != nil {
+		if c = <-early; c != nil && !c.run(ctx) {
+			c = nil
+		}
 	}
-	if err := giveWorkspace(ctx, p); err != nil {
-		return err
+	if c == nil {
+		var err error
+		if c, err = e.newCollection(ctx, spec); err != nil {
+			return err
+		}
+		c.run(ctx)
 	}
-	openUp(ctx, spec.Workspace.Dir)
-	c := &sinkCopy{sink: spec.Workspace.Sink}
-	s := &session{plan: p, shim: e.shim, sink: c, weak: e.weak, event: func(EventKind) {}}
-	err = s.run(ctx)
-	c.breakOff("the sandbox ended before it was whole")
-	res.Artifacts, res.Missing = c.stored, c.missing
+	s, err := c.s, c.err
+	s.sink.breakOff("the sandbox ended before it was whole")
+	res.Artifacts, res.Missing = s.sink.stored, s.sink.missing
 	if only {
 		res.Isolation.Properties = s.props
 	}

@@ -25,6 +25,7 @@ type session struct {
 	sink  *sinkCopy // nil where nothing is handed back
 	event func(EventKind)
 	weak  weakness
+	turn  <-chan struct{} // closed when a sandbox that is ready may be proved and go; nil: at once
 
 	proc    *process
 	group   *cgroup
@@ -75,7 +76,7 @@ func (s *session) run(ctx context.Context) (err error) {
 // start starts the shim and places it under its limits.
 func (s *session) start() (err error) {
 	p := s.plan
-	s.group, err = newCgroup(p.spec.ID, cgroupLimits{p.limits.Memory, p.limits.Processes, p.limits.CPUs})
+	s.group, err = newCgroup(groupName(p.spec.ID, p.mode), cgroupLimits{p.limits.Memory, p.limits.Processes, p.limits.CPUs})
 	if err != nil {
 		return &Error{Kind: ErrRuntime, Op: "make the control group", Err: err, Remedy: "If another sandbox of this id is running, wait for its end"}
 	}
@@ -133,6 +134,14 @@ func (s *session) supervise(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer stopWatching()
+	select {
+	case <-s.myTurn(): // its time begins
+	case <-s.over:
+		return
+	case <-ctx.Done():
+		s.stop(ReasonCancelled)
+		return
+	}
 	limit := startTimeout
 	if s.plan.mode == frame.CollectMode {
 		limit = collectTimeout
@@ -219,6 +228,11 @@ func (s *session) converse() error {
 func (s *session) take(m frame.Message) error {
 	switch m.Type {
 	case frame.Ready:
+		select {
+		case <-s.myTurn():
+		case <-s.proc.done: // reading tells how it ended
+			return nil
+		}
 		if err := s.prove(m.Readiness); err != nil {
 			return err
 		}
@@ -247,6 +261,16 @@ func (s *session) take(m frame.Message) error {
 		s.complete = true
 	}
 	return nil
+}
+
+// myTurn is closed when the sandbox may be proved and go.
+func (s *session) myTurn() <-chan struct{} {
+	if s.turn != nil {
+		return s.turn
+	}
+	now := make(chan struct{})
+	close(now)
+	return now
 }
 
 // prove looks at the sandbox from outside, and refuses what is not as planned.

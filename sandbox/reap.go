@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -80,12 +81,13 @@ func reapParent(parent string, removed map[string]bool) error {
 	}
 	var errs []error
 	for _, d := range list {
-		if !d.IsDir() || !idForm.MatchString(d.Name()) {
+		id := strings.TrimSuffix(d.Name(), collectorGroup)
+		if !d.IsDir() || !idForm.MatchString(id) {
 			continue
 		}
 		ok, err := reapGroup(filepath.Join(parent, d.Name()))
 		if ok {
-			removed[d.Name()] = true
+			removed[id] = true
 		}
 		errs = append(errs, err)
 	}
