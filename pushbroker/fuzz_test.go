@@ -5,6 +5,8 @@ import (
 	"bytes"
 	"compress/zlib"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -113,6 +115,59 @@ func FuzzParseTree(f *testing.F) {
 		}
 		if n != len(raw) {
 			t.Errorf("%d of %d bytes are accounted for", n, len(raw))
+		}
+	})
+}
+
+// FuzzWalkHistory walks commits whose trees are arbitrary: chunks of the input,
+// which name one another by number, in cycles too. The walk must end within its
+// limits, and see what it says has changed.
+func FuzzWalkHistory(f *testing.F) {
+	entry := func(mode, name string, tree byte) string {
+		return mode + " " + name + "\x00" + string(tree) + strings.Repeat("x", 19)
+	}
+	f.Add([]byte(entry("100644", "a", 0) + entry("40000", "b", 1) + "\xff" + entry("120000", "c", 9)))
+	f.Add([]byte(entry("40000", "a", 0) + entry("40000", "b", 0)))
+	f.Add([]byte(entry("100644", "a", 0) + "\xff" + entry("100644", "A", 1) + "\xff" + entry("40000", "a", 1)))
+	f.Add([]byte(entry("160000", "s", 3) + "\xff" + entry("100755", "s", 3) + entry("40000", "d", 0) + "\xff" + entry("40000", "d", 1)))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		lim := IngestLimits{TreeDepth: 8, TreeWidth: 20, PathBytes: 64, Changes: 200, Visits: 400}
+		cache := newTreeCache(nil, lim)
+		chunks := bytes.SplitN(in, []byte{0xff}, 5)
+		id := func(n int) string { return fmt.Sprintf("%040x", n%len(chunks)) }
+		for i, raw := range chunks {
+			entries, err := parseTree(raw, lim.TreeWidth)
+			if err != nil {
+				return
+			}
+			for j := range entries {
+				if e := &entries[j]; e.isTree() {
+					e.oid = id(int(e.oid[0]) + int(e.oid[1]))
+				}
+			}
+			cache.trees[id(i)] = entries
+		}
+		h := &history{commits: []Commit{
+			{OID: "one", Tree: id(1), Parents: []string{"base"}},
+			{OID: "two", Tree: id(2), Parents: []string{"base"}},
+			{OID: "tip", Tree: id(3), Parents: []string{"one", "two"}},
+		}}
+		of := map[string]string{"base": id(0), "one": id(1), "two": id(2)}
+		err := walkHistory(cache, h, id(0), func(commit string) (string, error) { return of[commit], nil })
+		var r *Refusal
+		if err != nil {
+			if !errors.As(err, &r) {
+				t.Fatalf("hostile trees are the broker's failure: %v", err)
+			}
+			return
+		}
+		for _, c := range append(slices.Clone(h.changes), h.net...) {
+			if c.old == c.new || c.path == "" || len(c.path) > lim.PathBytes {
+				t.Errorf("change %+v", c)
+			}
+			if _, seen := h.first[c.new.oid]; c.commit >= 0 && c.new.hasContent() && !seen {
+				t.Errorf("%q becomes %s, which is in no place to look at", c.path, c.new.oid)
+			}
 		}
 	})
 }

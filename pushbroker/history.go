@@ -74,8 +74,8 @@ func (w *walker) budget(depth int) error {
 // walkHistory compares every new commit with each of its parents, and the tip
 // with base. What a commit has exactly as base has it is no change of this
 // work, whatever the other parents have; a merge of base into older work is so.
-func walkHistory(r *objectReader, lim IngestLimits, h *history, baseTree string, treeOf func(commit string) (string, error)) error {
-	w := &walker{treeCache: newTreeCache(r, lim), h: h, done: map[visit]bool{}}
+func walkHistory(trees *treeCache, h *history, baseTree string, treeOf func(commit string) (string, error)) error {
+	w := &walker{treeCache: trees, h: h, done: map[visit]bool{}}
 	names := newNameWalk(w)
 	h.trees = w.treeCache
 	h.first, h.baseSeen = map[string]place{}, map[string]bool{}

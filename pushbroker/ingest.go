@@ -340,7 +340,7 @@ func (in *ingest) checkHistory(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return walkHistory(q.objects, in.lim, h, baseTree, treeOf)
+	return walkHistory(newTreeCache(q.objects, in.lim), h, baseTree, treeOf)
 }
 
 // checkForeign refuses commits that the mirror knows outside of base, and

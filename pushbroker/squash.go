@@ -77,7 +77,7 @@ func (q *Quarantine) become(ctx context.Context, tip string) error {
 		return err
 	}
 	baseTree := q.history.baseTree
-	if err := walkHistory(q.objects, lim, h, baseTree, func(string) (string, error) { return baseTree, nil }); err != nil {
+	if err := walkHistory(newTreeCache(q.objects, lim), h, baseTree, func(string) (string, error) { return baseTree, nil }); err != nil {
 		return err
 	}
 	for _, oid := range oids {
