@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"sync"
 	"time"
@@ -34,7 +35,25 @@ func openJournal(path string) (*Journal, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open journal: %w", err)
 	}
+	if err := endLine(f); err != nil {
+		return nil, errors.Join(fmt.Errorf("open journal: %w", err), f.Close())
+	}
 	return &Journal{f: f}, nil
+}
+
+// endLine ends a line that a crash cut, so that it does not take the next one
+// with it.
+func endLine(f *os.File) error {
+	size, err := f.Seek(0, io.SeekEnd)
+	if err != nil || size == 0 {
+		return err
+	}
+	last := make([]byte, 1)
+	if _, err := f.ReadAt(last, size-1); err != nil || last[0] == '\n' {
+		return err
+	}
+	_, err = f.Write([]byte("\n"))
+	return err
 }
 
 // Note appends an entry about something that happened.

@@ -1,9 +1,11 @@
 package manager
 
 import (
+	"strings"
 	"time"
 
 	"github.com/kickhq/kick/policy"
+	"github.com/kickhq/kick/pushbroker"
 	"github.com/kickhq/kick/sandbox"
 	"github.com/kickhq/kick/workspace"
 )
@@ -46,22 +48,30 @@ func (c Code) ExitCode() int {
 // Outcome is the one record of how a kick ended: what `kick run -o json`
 // prints and what result.json keeps.
 type Outcome struct {
-	ID          string             `json:"id"`
-	Outcome     Code               `json:"outcome"`
-	ExitCode    int                `json:"exitCode"`
-	Agent       string             `json:"agent"`
-	Repo        string             `json:"repo"`
-	Base        string             `json:"base"`             // branch
-	BaseCommit  string             `json:"baseCommit"`       //
-	Branch      string             `json:"branch,omitempty"` // published branch
-	Commit      string             `json:"commit,omitempty"` // the work's last commit, published or not
-	PullRequest string             `json:"pullRequest,omitempty"`
-	Draft       bool               `json:"draft,omitempty"`
-	Commits     int                `json:"commits"`
-	Squashed    int                `json:"squashed,omitempty"` // commits of the agent's of which one was made
-	Files       int                `json:"files"`
-	Findings    []policy.Finding   `json:"findings"`
-	Reason      sandbox.Reason     `json:"reason,omitempty"`
+	ID          string           `json:"id"`
+	Outcome     Code             `json:"outcome"`
+	ExitCode    int              `json:"exitCode"`
+	Agent       string           `json:"agent"`
+	Repo        string           `json:"repo"`
+	Base        string           `json:"base"`             // branch
+	BaseCommit  string           `json:"baseCommit"`       //
+	Branch      string           `json:"branch,omitempty"` // published branch
+	Commit      string           `json:"commit,omitempty"` // the work's last commit, published or not
+	PullRequest string           `json:"pullRequest,omitempty"`
+	Draft       bool             `json:"draft,omitempty"`
+	Commits     int              `json:"commits"`
+	Squashed    int              `json:"squashed,omitempty"` // commits of the agent's of which one was made
+	Files       int              `json:"files"`
+	Findings    []policy.Finding `json:"findings"`
+	Reason      sandbox.Reason   `json:"reason,omitempty"`
+	// PublishReason says why the work is not, or not wholly, published.
+	// RetryAfter is how many seconds the server wants to be left alone.
+	PublishReason pushbroker.Reason `json:"publishReason,omitempty"`
+	RetryAfter    float64           `json:"retryAfter,omitempty"`
+	// Unsettled tells that a push was begun and may have arrived, or that its
+	// pull request is still to be opened: Recover and GC finish it.
+	Unsettled bool `json:"unsettled,omitempty"`
+
 	AgentExit   *int               `json:"agentExit,omitempty"`
 	Unpublished *Unpublished       `json:"unpublished,omitempty"`
 	KeptAt      string             `json:"keptAt,omitempty"` // directory with what is not on the remote
@@ -82,6 +92,16 @@ type Unpublished struct {
 	Dirty   []string `json:"dirty,omitempty"`
 	// DirtyCount counts all uncommitted paths; Dirty has the first 100.
 	DirtyCount int `json:"dirtyCount,omitempty"`
+}
+
+// why says why a publication is not finished.
+func (o Outcome) why() string {
+	for _, n := range o.Notes {
+		if strings.HasPrefix(n, unsettledNote) {
+			return n
+		}
+	}
+	return o.Error
 }
 
 // RestoreCommands returns the shell commands that get the kept work back that

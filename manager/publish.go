@@ -30,19 +30,35 @@ func (r *run) publish(ctx context.Context, q *pushbroker.Quarantine, v pushbroke
 	})
 	r.out.Notes = append(r.out.Notes, pub.Warnings...)
 	r.out.Branch, r.out.PullRequest, r.out.Draft = pub.Branch, pub.URL, pub.Draft
-	var perr *pushbroker.PublishError
-	switch {
-	case err == nil:
-		r.out.Commit, r.out.Commits = pub.Commit, v.Commits
-		if r.out.Squashed > 0 {
-			r.out.Notes = append(r.out.Notes, fmt.Sprintf("kick made one commit of the %s that the agent left; the kept bundle has those", count(r.out.Squashed, "commit")))
-		}
-		r.fail(Published, nil)
-	case errors.As(err, &perr) && perr.Pushed:
-		r.fail(PushFailed, fmt.Errorf("the branch %s is on the remote, and its pull request is not: %w", branch, err))
-	default:
-		r.fail(codeFor(ctx, err, PushFailed), err)
+	if err != nil {
+		r.publishFailed(ctx, branch, err)
+		return
 	}
+	r.out.Commit, r.out.Commits = pub.Commit, v.Commits
+	if r.out.Squashed > 0 {
+		r.out.Notes = append(r.out.Notes, fmt.Sprintf("kick made one commit of the %s that the agent left; the kept bundle has those", count(r.out.Squashed, "commit")))
+	}
+	r.fail(Published, nil)
+}
+
+// publishFailed says why work is not, or not wholly, published, and whether a
+// later start can finish it.
+func (r *run) publishFailed(ctx context.Context, branch string, err error) {
+	var e *pushbroker.PublishError
+	if !errors.As(err, &e) {
+		r.fail(codeFor(ctx, err, PushFailed), err)
+		return
+	}
+	r.out.PublishReason, r.out.RetryAfter, r.out.Remedy = e.Reason, e.RetryAfter.Seconds(), e.ToDo()
+	said := errors.New(e.Said())
+	if e.Pushed {
+		said = fmt.Errorf("the branch %s is on the remote, and its pull request is not: %w", branch, said)
+	}
+	if (e.Pushed || e.Reason == pushbroker.ReasonUnknown) && e.Reason.Temporary() {
+		r.out.Unsettled = true
+		r.out.Remedy = "Run `kick gc` when the server answers again: it looks what arrived, and opens the pull request that is missing."
+	}
+	r.fail(codeFor(ctx, err, PushFailed), said)
 }
 
 func published(p pushbroker.Publication) string {
@@ -73,8 +89,14 @@ func (r *run) agentReport() []byte {
 	return b
 }
 
-// reconcile asks the remote what became of a push that a dead kick had begun.
-func (r *run) reconcile(ctx context.Context, entries []Entry) {
+// unsettledNote begins the note of a kick whose push may have arrived.
+const unsettledNote = "the remote could not be asked"
+
+// settle asks the remote what became of a push that was begun, and opens the
+// pull request that is missing. It gives the kick an outcome if the work
+// arrived.
+func (r *run) settle(ctx context.Context, entries []Entry) {
+	r.out.Unsettled = false
 	branch, begun := field(entries, "push", "branch")
 	if !begun {
 		return
@@ -88,16 +110,46 @@ func (r *run) reconcile(ctx context.Context, entries []Entry) {
 		found, warnings, err = pushbroker.Lookup(ctx, target, branch, r.k.Journal.Intend)
 		r.out.Notes = append(r.out.Notes, warnings...)
 	}
+	var e *pushbroker.PublishError
 	switch {
 	case err != nil:
-		r.out.Notes = append(r.out.Notes, fmt.Sprintf("a push to %s had begun, and the remote could not be asked whether it arrived: %v", branch, err))
-	case found.Commit == commit || found.Commit == "" && found.Number > 0: // a pull request outlives its branch
-		r.out.Branch, r.out.PullRequest = branch, found.URL
-		r.fail(Published, nil)
-		if _, wanted := field(entries, "pull-request", "branch"); wanted && found.Number == 0 {
-			r.out.Notes = append(r.out.Notes, "kick died while it opened the pull request, and there is none: open it by hand for "+branch)
+		r.out.Unsettled = !errors.As(err, &e) || e.Reason.Temporary()
+		r.out.Notes = append(r.out.Notes, fmt.Sprintf("%s whether the push to %s arrived: %v", unsettledNote, branch, err))
+		return
+	case found.Commit == "" && found.Number == 0: // it did not arrive, or somebody took it away
+		return
+	case found.Commit != "" && found.Commit != commit:
+		r.out.Notes = append(r.out.Notes, fmt.Sprintf("the branch %s is on the remote with other work, at %s", branch, found.Commit))
+		return
+	}
+	// It arrived: a pull request outlives its branch.
+	r.out.Branch, r.out.PullRequest = branch, found.URL
+	recorded, wanted := field(entries, "proposal", "proposal")
+	if _, done := field(entries, "published", "branch"); wanted && !done && (found.Number == 0 || found.State == "open") {
+		if err := r.finishPullRequest(ctx, target, recorded); err != nil {
+			r.publishFailed(ctx, branch, err)
+			return
 		}
 	}
+	if found.State == "closed" {
+		r.out.Notes = append(r.out.Notes, fmt.Sprintf("pull request #%d was closed meanwhile", found.Number))
+	}
+	r.fail(Published, nil)
+}
+
+// finishPullRequest opens the pull request that was decided before the push.
+func (r *run) finishPullRequest(ctx context.Context, target pushbroker.Target, recorded string) error {
+	proposal, err := pushbroker.ParseProposal(recorded)
+	if err != nil {
+		return err
+	}
+	pub, err := pushbroker.Finish(ctx, target, proposal, r.k.Journal.Intend)
+	r.out.Notes = append(r.out.Notes, pub.Warnings...)
+	if err != nil {
+		return err
+	}
+	r.out.PullRequest, r.out.Draft = pub.URL, pub.Draft
+	return r.k.Journal.Note("published", map[string]string{"branch": pub.Branch, "commit": pub.Commit, "pull-request": pub.URL})
 }
 
 // target is where a dead kick's work went.

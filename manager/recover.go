@@ -19,14 +19,15 @@ import (
 // Recover ends a kick whose process died: its work is taken out of the live
 // workspace by a fresh sandbox and kept, the remote is asked whether a push
 // that had begun arrived, and the outcome is written. A kick that has an
-// outcome already is left alone, unless not all of its work could be taken out:
-// that is tried again. One that runs is ErrBusy.
+// outcome already is left alone, unless it is unfinished: not all of its work
+// could be taken out, or the remote could not be asked. That is tried again.
+// One that runs is ErrBusy.
 func (m *Manager) Recover(ctx context.Context, id string) (Outcome, error) {
 	if o, err := m.State.Outcome(id); err == nil {
-		if err := m.State.forget(id); err != nil || !m.State.unsalvaged(o) {
-			return o, err
+		if m.State.unfinished(o) {
+			return m.tryAgain(ctx, o)
 		}
-		return m.salvageAgain(ctx, o)
+		return o, m.State.forget(id)
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return o, err
 	}
@@ -55,7 +56,7 @@ func (m *Manager) Recover(ctx context.Context, id string) (Outcome, error) {
 	}
 	// A killed inspection leaves its objects; the bundle has them too.
 	r.note("remove the quarantine", os.RemoveAll(k.Path("quarantine.git")))
-	r.reconcile(ctx, entries)
+	r.settle(ctx, entries)
 	if code := Code(get("outcome", "outcome")); r.out.Outcome == "" && code != "" && code != Published {
 		// It had ended, and its result could not be written: a full disk.
 		r.fail(code, errors.New("the record of how it ended was lost; its journal has the outcome alone"))
@@ -69,6 +70,10 @@ func (m *Manager) Recover(ctx context.Context, id string) (Outcome, error) {
 	}
 	return r.finish()
 }
+
+// unfinished reports whether there is more to do for a kick that has an
+// outcome.
+func (s *State) unfinished(o Outcome) bool { return o.Unsettled || s.unsalvaged(o) }
 
 // unsalvaged reports whether work of an ended kick is in its live workspace
 // alone, as after a full disk.
@@ -90,9 +95,9 @@ func (s *State) workOf(id string) string {
 	return filepath.Join(s.KickDir(id), "work")
 }
 
-// salvageAgain takes out what an earlier attempt could not. How the kick ended
-// stays as it is.
-func (m *Manager) salvageAgain(ctx context.Context, o Outcome) (Outcome, error) {
+// tryAgain takes out and finishes what an earlier attempt could not. How the
+// kick ended stays as it is, unless its work turns out to be published.
+func (m *Manager) tryAgain(ctx context.Context, o Outcome) (Outcome, error) {
 	k, err := m.State.lockKick(o.ID)
 	if err != nil {
 		return o, err
@@ -103,11 +108,20 @@ func (m *Manager) salvageAgain(ctx context.Context, o Outcome) (Outcome, error) 
 	}
 	r := &run{m: m, k: k, start: time.Now(), work: m.State.workOf(o.ID), out: o}
 	r.req.Runtime, _ = field(entries, "kick", "runtime")
-	r.out.Missing = nil
-	r.out.Notes = slices.DeleteFunc(r.out.Notes, func(n string) bool { return strings.HasPrefix(n, leftInPlace) })
-	mirror, _ := field(entries, "prepared", "mirror")
-	if err := r.salvage(ctx, mirror); err != nil {
-		return o, errors.Join(err, k.close())
+	r.out.Notes = slices.DeleteFunc(slices.Clone(o.Notes), func(n string) bool { return strings.HasPrefix(n, leftInPlace) || strings.HasPrefix(n, unsettledNote) })
+	if m.State.unsalvaged(o) {
+		r.out.Missing = nil
+		mirror, _ := field(entries, "prepared", "mirror")
+		if err := r.salvage(ctx, mirror); err != nil {
+			return o, errors.Join(err, k.close())
+		}
+	}
+	if o.Unsettled {
+		r.out.Outcome, r.out.Error, r.out.Remedy, r.out.PublishReason, r.out.RetryAfter = "", "", "", "", 0
+		r.settle(ctx, entries)
+	}
+	if r.out.Outcome == "" {
+		r.out.Outcome, r.out.Error, r.out.Remedy, r.out.PublishReason, r.out.RetryAfter = o.Outcome, o.Error, o.Remedy, o.PublishReason, o.RetryAfter
 	}
 	return r.finish()
 }
@@ -181,7 +195,7 @@ func (m *Manager) GC(ctx context.Context, olderThan, mirrorsUnused time.Duration
 		return rep, err
 	}
 	for _, id := range ids {
-		if o, err := m.State.Outcome(id); err == nil && !m.State.unsalvaged(o) {
+		if o, err := m.State.Outcome(id); err == nil && !m.State.unfinished(o) {
 			problem(m.State.forget(id))
 			continue
 		}
@@ -193,6 +207,9 @@ func (m *Manager) GC(ctx context.Context, olderThan, mirrorsUnused time.Duration
 			problem(err)
 		default:
 			rep.Recovered = append(rep.Recovered, o)
+			if o.Unsettled {
+				problem(fmt.Errorf("kick %s: its publication is not finished: %s: `kick gc` tries again", id, o.why()))
+			}
 			if len(o.Missing) > 0 {
 				problem(fmt.Errorf("kick %s: not all of its work could be taken out: %s: `kick salvage %s` tries again", id, strings.Join(o.Missing, "; "), id))
 			}
@@ -215,6 +232,9 @@ func (m *Manager) removeOld(ids []string, olderThan time.Duration, rep *GCReport
 		}
 		if err := workspace.Remove(m.State.KickDir(id)); err != nil {
 			return fmt.Errorf("remove kick %s: %w", id, err)
+		}
+		if err := m.State.forget(id); err != nil {
+			return fmt.Errorf("forget kick %s: %w", id, err)
 		}
 		rep.Removed = append(rep.Removed, "kick "+id)
 	}

@@ -37,7 +37,7 @@ func (m *Manager) Run(ctx context.Context, req Request) (Outcome, error) {
 		ID: k.ID, Agent: req.Agent, Repo: req.Source.Repo, Base: req.Source.Base,
 		Findings: []policy.Finding{}, Timings: map[string]float64{}, Started: r.start.UTC(), Notes: req.Notes,
 	}
-	swept := m.sweep(ctx, req.Runtime)
+	swept := m.sweep(ctx, req)
 	if err := k.Journal.Note("kick", map[string]string{
 		"agent": req.Agent, "runtime": req.Runtime, "repo": req.Source.Repo, "base": req.Source.Base, "work": r.work, "version": m.Version,
 	}); err != nil {

@@ -18,7 +18,7 @@ import (
 // State is kick's state directory. Several kick processes share one.
 //
 //	mirrors/           mirrors of base branches (workspace.Cache)
-//	active/<id>        a symbolic link for every kick without a result yet
+//	active/<id>        a symbolic link for every kick that is not finished
 //	kicks/<id>/        one kick:
 //	  lock             held while a process runs or recovers the kick
 //	  journal.jsonl    what happened and what was about to happen: the truth
@@ -145,10 +145,11 @@ func (s *State) lockKick(id string) (*Kick, error) {
 // Path returns a path in the kick's directory.
 func (k *Kick) Path(name string) string { return filepath.Join(k.Dir, name) }
 
-// Finish writes the outcome, which ends the kick for ever, and unlocks it.
+// Finish writes the outcome and unlocks the kick. That ends it for ever, unless
+// it is unsettled.
 func (k *Kick) Finish(o Outcome) error {
 	err := writeJSON(k.Path("result.json"), o)
-	if err == nil {
+	if err == nil && !o.Unsettled {
 		err = k.state.forget(k.ID)
 	}
 	return errors.Join(err, k.close())

@@ -88,22 +88,19 @@ func pullState(pr *github.PullRequest) string {
 }
 
 func (p *publisher) createPull(ctx context.Context, client *github.Client) (*github.PullRequest, error) {
-	r := p.req
-	d := r.Description
-	d.Refs, d.Verdict, d.Target = r.Refs, r.Verdict, r.Target
-	title, body := d.Text()
-	if err := p.journal("pull-request", map[string]string{"repository": r.Target.String(), "branch": r.Refs.Branch, "base": r.Refs.Base, "commit": r.Quarantine.Tip}); err != nil {
+	t, want := p.req.Target, p.proposal
+	if err := p.journal("pull-request", map[string]string{"repository": t.String(), "branch": want.Branch, "base": want.Base, "commit": want.Commit}); err != nil {
 		return nil, err
 	}
 	create := func(draft bool) (*github.PullRequest, error) {
-		pr, _, err := client.PullRequests.Create(ctx, r.Target.Owner, r.Target.Name, &github.NewPullRequest{
-			Title: &title, Body: &body, Head: &r.Refs.Branch, Base: &r.Refs.Base, Draft: &draft, MaintainerCanModify: github.Bool(false),
+		pr, _, err := client.PullRequests.Create(ctx, t.Owner, t.Name, &github.NewPullRequest{
+			Title: &want.Title, Body: &want.Body, Head: &want.Branch, Base: &want.Base, Draft: &draft, MaintainerCanModify: github.Bool(false),
 		})
 		return pr, err
 	}
-	pr, err := create(r.Verdict.Review)
+	pr, err := create(want.Draft)
 	var answer *github.ErrorResponse
-	if r.Verdict.Review && errors.As(err, &answer) && answer.Response.StatusCode == 422 && strings.Contains(strings.ToLower(answer.Message), "draft") {
+	if want.Draft && errors.As(err, &answer) && answer.Response.StatusCode == 422 && strings.Contains(strings.ToLower(answer.Message), "draft") {
 		p.warn("the repository has no draft pull requests; this one is marked by its label alone")
 		pr, err = create(false)
 	}
@@ -121,11 +118,7 @@ func (p *publisher) createPull(ctx context.Context, client *github.Client) (*git
 // good, so what fails is a warning.
 func (p *publisher) decorate(ctx context.Context, client *github.Client, pr *github.PullRequest) {
 	t := p.req.Target
-	labels := p.req.Labels
-	if p.req.Verdict.Review {
-		labels = append([]string{ReviewLabel}, labels...)
-	}
-	labels = slices.DeleteFunc(slices.Clone(labels), func(l string) bool {
+	labels := slices.DeleteFunc(slices.Clone(p.proposal.Labels), func(l string) bool {
 		return slices.ContainsFunc(pr.Labels, func(has *github.Label) bool { return strings.EqualFold(has.GetName(), l) })
 	})
 	if len(labels) > 0 {
@@ -133,9 +126,9 @@ func (p *publisher) decorate(ctx context.Context, client *github.Client, pr *git
 			p.warn("label pull request #%d %s: %s", pr.GetNumber(), strings.Join(labels, ", "), classifyAPI(ctx, "", err).said())
 		}
 	}
-	if len(p.req.Reviewers) > 0 && !p.pub.Existing {
-		if _, _, err := client.PullRequests.RequestReviewers(ctx, t.Owner, t.Name, pr.GetNumber(), github.ReviewersRequest{Reviewers: p.req.Reviewers}); err != nil {
-			p.warn("ask %s for a review: %s", strings.Join(p.req.Reviewers, ", "), classifyAPI(ctx, "", err).said())
+	if reviewers := p.proposal.Reviewers; len(reviewers) > 0 && !p.pub.Existing {
+		if _, _, err := client.PullRequests.RequestReviewers(ctx, t.Owner, t.Name, pr.GetNumber(), github.ReviewersRequest{Reviewers: reviewers}); err != nil {
+			p.warn("ask %s for a review: %s", strings.Join(reviewers, ", "), classifyAPI(ctx, "", err).said())
 		}
 	}
 }

@@ -207,16 +207,15 @@ func (p *push) send(ctx context.Context) (pushed bool, err error) {
 		return true, nil
 	}
 	e := classifyGit(ctx, p.op, string(report), err)
-	switch e.Reason {
-	case ReasonNetwork, ReasonServer, ReasonCancelled, ReasonGit, ReasonBranchExists:
-	default:
+	refused := refReason.MatchString(string(report)) // by the remote, in the push protocol itself
+	if refused && e.Reason != ReasonBranchExists {
 		return false, e
 	}
 	ask, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
 	defer cancel()
 	have, askErr := p.remote.list(ask, ref)
 	switch {
-	case askErr != nil && e.Reason == ReasonBranchExists:
+	case askErr != nil && (refused || e.Reason.atTheDoor()):
 		return false, e
 	case askErr != nil:
 		e.Reason = ReasonUnknown

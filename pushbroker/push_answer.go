@@ -3,6 +3,10 @@ package pushbroker
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -23,9 +27,8 @@ var gitAnswers = []struct {
 }{
 	{lazyregexp.New(`(?i)push cannot contain secrets|GITHUB PUSH PROTECTION`), ReasonPushProtection},
 	{lazyregexp.New("without [`'\"]?workflows?[`'\"]? (permission|scope)"), ReasonWorkflows},
-	{lazyregexp.New(`GH006|protected branch hook declined`), ReasonProtected},
-	{lazyregexp.New(`GH013|repository rule violations`), ReasonRuleset},
-	{lazyregexp.New(`GH01[0-9]`), ReasonRuleset},
+	{lazyregexp.New(`GH006:|protected branch hook declined`), ReasonProtected},
+	{lazyregexp.New(`GH01[0-9]:|repository rule violations`), ReasonRuleset},
 	{lazyregexp.New(`archived so it is read-only`), ReasonReadOnly},
 	{lazyregexp.New(`\[rejected\].*\((stale info|fetch first|non-fast-forward|already exists)\)|\[remote rejected\].*\((reference already exists|failed to update ref|cannot lock ref|failed to lock|incorrect old value provided|fetch first)`), ReasonBranchExists},
 	{lazyregexp.New(`hook declined`), ReasonHook},
@@ -38,8 +41,13 @@ var gitAnswers = []struct {
 	{lazyregexp.New(`Authentication failed|returned error: 401|could not read (Username|Password)|Invalid username or token|Permission denied \(publickey|Host key verification failed`), ReasonAuthentication},
 	{lazyregexp.New(`returned error: 30[0-9]|unable to update url base from redirection`), ReasonMoved},
 	{lazyregexp.New(`Repository not found|returned error: 404|does not appear to be a git repository|^fatal: repository '.*' (does not exist|not found)|not found`), ReasonNotFound},
+	{lazyregexp.New(`protocol error|bad line length|bad pack header|invalid server response|not valid: is this a git repository|unexpected (flush|response)|unknown object format`), ReasonAnswer},
 	{lazyregexp.New(`Could not resolve host|Failed to connect|Couldn't connect|Connection (refused|reset|timed out)|timed out|RPC failed|early EOF|hung up|unexpected disconnect|Empty reply|Operation too slow|SSL|TLS|recv failure`), ReasonNetwork},
 }
+
+// repeated are the addresses and paths that git repeats. They are not the
+// server's words: a repository may well be called "rate limit".
+var repeated = lazyregexp.New(`(?m)'(?:[a-z]+://|/)[^'\n]*'|^To .*$`)
 
 // classifyGit turns a failed git command into a PublishError. report is what
 // git push --porcelain printed.
@@ -52,7 +60,7 @@ func classifyGit(ctx context.Context, op, report string, err error) *PublishErro
 		return &PublishError{Reason: ReasonGit, Op: op, Message: escape.String(err.Error()), Err: err}
 	}
 	e := &PublishError{Reason: ReasonGit, Op: op, Err: err}
-	text := g.Stderr + "\n" + report
+	text := repeated.ReplaceAllString(g.Stderr+"\n"+report, "''")
 	for _, a := range gitAnswers {
 		if a.match.MatchString(text) {
 			e.Reason = a.reason
@@ -65,7 +73,10 @@ func classifyGit(ctx context.Context, op, report string, err error) *PublishErro
 		return e
 	}
 	remote, local := splitStderr(g.Stderr)
-	e.Message, e.Details = summary(e.Reason, remote, local, report), details(remote)
+	e.Message, e.Details, e.Remedy = summary(e.Reason, remote, local, report), details(remote), remedyFor(text)
+	if e.Reason == ReasonPushProtection {
+		e.Details = secretDetails(remote)
+	}
 	if e.Reason == ReasonRateLimit {
 		e.RetryAfter = time.Minute // GitHub's least, and git shows no header
 	}
@@ -104,32 +115,98 @@ func summary(r Reason, remote, local []string, report string) string {
 	}
 	for _, line := range append(lines, local...) {
 		if line = strings.TrimSpace(line); line != "" {
-			return escape.String(line)
+			return shown(line)
 		}
 	}
 	return "git failed and said nothing"
 }
 
-// maxDetails bounds what of a server's answer is kept; GitHub lists at most
-// five secrets.
-const maxDetails = 60
+const (
+	maxDetails = 60  // lines of a server's answer that are kept
+	maxLine    = 500 // bytes of a line; GitHub's own are shorter
+)
 
-// details keeps the bullets of an answer: rules, secrets and their places.
+// shown makes a line of a server's answer fit to be shown.
+func shown(line string) string {
+	if len(line) > maxLine {
+		line = strings.ToValidUTF8(line[:maxLine], "") + "…"
+	}
+	return escape.String(line)
+}
+
+// details keeps the lines of an answer, without hints and bare links.
 func details(remote []string) []string {
 	var out []string
 	for _, line := range remote {
 		line = strings.Trim(line, " —")
-		if line == "" || strings.HasPrefix(line, "(?)") || len(out) == maxDetails {
+		if line == "" || strings.HasPrefix(line, "(?)") || strings.HasPrefix(line, "http") || len(out) == maxDetails {
 			continue
 		}
-		out = append(out, escape.String(line))
+		out = append(out, shown(line))
 	}
 	return out
 }
 
+// listedSecrets is how many secrets GitHub lists at most.
+const listedSecrets = 5
+
+// secretDetails keeps the bullets of an answer that has push protection's among
+// them, and one line for each place of a secret. The links that let a secret
+// pass are left out: whoever clicks one publishes the secret.
+func secretDetails(remote []string) []string {
+	var out []string
+	var kind, commit string
+	kinds := 0
+	for _, line := range remote {
+		name := strings.Trim(line, " —")
+		id, isCommit := strings.CutPrefix(line, "- commit: ")
+		path, isPath := strings.CutPrefix(line, "path: ")
+		switch {
+		case len(out) == maxDetails:
+		case strings.HasPrefix(line, "—") && name != "":
+			kind, commit = name, ""
+			kinds++
+		case isCommit:
+			commit = id
+		case isPath && kind != "":
+			out = append(out, shown(fmt.Sprintf("%s in %s of commit %.10s", kind, path, commit)))
+		case strings.HasPrefix(line, "- ") && line != "- GITHUB PUSH PROTECTION":
+			out = append(out, shown(line))
+		}
+	}
+	if kinds == 0 { // in words that kick does not know
+		return details(remote)
+	}
+	if kinds >= listedSecrets {
+		out = append(out, fmt.Sprintf("the server lists %d secrets at most, and there may be more", listedSecrets))
+	}
+	return out
+}
+
+// further are remedies for refusals that share a reason with others.
+var further = []struct {
+	match  *lazyregexp.Regexp
+	remedy string
+}{
+	{lazyregexp.New(`IP allow list`), "Add this host's address to the organization's IP allow list, or run kick where it is on it."},
+	{lazyregexp.New(`SAML`), "Authorize the token for the organization's single sign-on, or use a GitHub App, which needs none."},
+	{lazyregexp.New(`installation has been suspended`), "Unsuspend the App's installation in the organization's settings."},
+}
+
+// remedyFor returns what to do about a refusal in these words, if it differs
+// from what its reason's remedy says.
+func remedyFor(words string) string {
+	for _, f := range further {
+		if f.match.MatchString(words) {
+			return f.remedy
+		}
+	}
+	return ""
+}
+
 // classifyAPI turns an error of a REST call into a PublishError.
 func classifyAPI(ctx context.Context, op string, err error) *PublishError {
-	e := &PublishError{Op: op, Message: escape.String(err.Error()), Err: err}
+	e := &PublishError{Op: op, Message: shown(err.Error()), Err: err}
 	var (
 		answer  *github.ErrorResponse
 		limit   *github.RateLimitError
@@ -144,50 +221,64 @@ func classifyAPI(ctx context.Context, op string, err error) *PublishError {
 	case errors.Is(err, githubapp.ErrTooWide):
 		e.Reason = ReasonTokenTooWide
 	case errors.As(err, &limit):
-		e.Reason, e.Message, e.RetryAfter = ReasonRateLimit, escape.String(limit.Message), max(time.Until(limit.Rate.Reset.Time), time.Second)
+		e.Reason, e.Message, e.RetryAfter = ReasonRateLimit, shown(limit.Message), limitWait(time.Until(limit.Rate.Reset.Time))
 	case errors.As(err, &abuse):
-		e.Reason, e.Message, e.RetryAfter = ReasonRateLimit, escape.String(abuse.Message), time.Minute
+		e.Reason, e.Message, e.RetryAfter = ReasonRateLimit, shown(abuse.Message), time.Minute
 		if abuse.RetryAfter != nil {
-			e.RetryAfter = *abuse.RetryAfter
+			e.RetryAfter = limitWait(*abuse.RetryAfter)
 		}
 	case errors.As(err, &answer):
 		e.fromAnswer(answer)
-	case errors.As(err, new(interface{ Timeout() bool })):
+	case errors.As(err, new(interface{ Timeout() bool })), errors.Is(err, io.ErrUnexpectedEOF):
 		e.Reason = ReasonNetwork
 	case strings.Contains(err.Error(), "GitHub App"): // its key or id, before anything was sent
 		e.Reason = ReasonAuthentication
-	default: // an answer that is not what the API gives
-		e.Reason = ReasonRejected
+	default:
+		e.Reason = ReasonAnswer
 	}
 	return e
 }
 
+// limitWait bounds a wait that a server asks for: GitHub's windows last an hour
+// at most, and a clock that is wrong gives any number.
+func limitWait(d time.Duration) time.Duration { return min(max(d, time.Second), time.Hour) }
+
+// headerWait reads the wait from a refusal for its rate. Without a header it is
+// GitHub's least, a minute.
+func headerWait(h http.Header) time.Duration {
+	if n, err := strconv.Atoi(h.Get("Retry-After")); err == nil {
+		return limitWait(time.Duration(min(max(n, 0), 3600)) * time.Second)
+	}
+	if n, err := strconv.ParseInt(h.Get("X-RateLimit-Reset"), 10, 64); err == nil && h.Get("X-RateLimit-Remaining") == "0" {
+		return limitWait(time.Until(time.Unix(n, 0)))
+	}
+	return time.Minute
+}
+
 // fromAnswer reads GitHub's error body.
 func (e *PublishError) fromAnswer(a *github.ErrorResponse) {
-	e.Message = escape.String(a.Message)
+	e.Message = shown(a.Message)
 	for _, one := range a.Errors {
 		words := one.Message
 		if words == "" {
 			words = strings.TrimSpace(one.Resource + " " + one.Field + " " + one.Code)
 		}
 		if len(e.Details) < maxDetails {
-			e.Details = append(e.Details, escape.String(words))
+			e.Details = append(e.Details, shown(words))
 		}
 	}
 	status := a.Response.StatusCode
 	if e.Message == "" && len(e.Details) == 0 {
-		e.Message = "the server answered " + escape.String(a.Response.Status)
+		e.Message = "the server answered " + shown(a.Response.Status)
 	}
+	e.Remedy = remedyFor(a.Message)
 	switch {
 	case status == 401:
 		e.Reason = ReasonAuthentication
 	case status == 403 && strings.Contains(a.Message, "archived"):
 		e.Reason = ReasonReadOnly
 	case status == 429, status == 403 && strings.Contains(strings.ToLower(a.Message), "rate limit"):
-		e.Reason, e.RetryAfter = ReasonRateLimit, time.Minute
-		if d, err := time.ParseDuration(a.Response.Header.Get("Retry-After") + "s"); err == nil && d > 0 {
-			e.RetryAfter = d
-		}
+		e.Reason, e.RetryAfter = ReasonRateLimit, headerWait(a.Response.Header)
 	case status == 403:
 		e.Reason = ReasonPermission
 	case status == 404:

@@ -50,7 +50,7 @@ func TestClassifyGit(t *testing.T) {
 			if e.Reason != tc.want || !strings.Contains(e.Message, tc.message) {
 				t.Errorf("reason %q, message %q; want %q with %q", e.Reason, e.Message, tc.want, tc.message)
 			}
-			if e.remedy() == "" {
+			if e.ToDo() == "" {
 				t.Error("no remedy")
 			}
 		})

@@ -28,8 +28,9 @@ type PublishRequest struct {
 	// Labels are added to the pull request; Reviewers are asked for a review.
 	Labels, Reviewers []string
 	// Journal is called before each outside effect: "mint", "push",
-	// "pull-request" and "revoke", a repetition included. An error stops the
-	// effect, except a revocation. May be nil.
+	// "pull-request" and "revoke", a repetition included; before the first push
+	// also with "proposal", whose field of that name is the Proposal as JSON. An
+	// error stops the effect, except a revocation. May be nil.
 	Journal func(event string, fields map[string]string) error
 }
 
@@ -65,6 +66,11 @@ func Publish(ctx context.Context, req PublishRequest) (Publication, error) {
 	if err := p.check(); err != nil {
 		return p.pub, err
 	}
+	if req.PullRequest {
+		if err := p.propose(); err != nil {
+			return p.pub, err
+		}
+	}
 	if err := p.push(ctx); err != nil {
 		return p.pub, err
 	}
@@ -80,8 +86,10 @@ func Publish(ctx context.Context, req PublishRequest) (Publication, error) {
 }
 
 type publisher struct {
-	req PublishRequest
-	pub Publication
+	req      PublishRequest
+	proposal Proposal // set before the push, where there will be a pull request
+	pub      Publication
+	waited   time.Duration // because the server limits the rate
 }
 
 // check refuses what must never get here; the caller's own checks come first.
@@ -147,20 +155,53 @@ func (p *publisher) warn(format string, args ...any) {
 // server error.
 var retryWaits = []time.Duration{time.Second, 4 * time.Second}
 
-// retry repeats what failed on the server's side.
+// maxLimitWait bounds what one publication waits in all because the server
+// limits the rate: twice GitHub's least, a minute. A longer wait is the
+// caller's.
+const maxLimitWait = 2 * time.Minute
+
+// retry repeats what failed on the server's side or on the way. What do does
+// must look first whether an attempt before it arrived.
 func (p *publisher) retry(ctx context.Context, do func() error) error {
-	for i := 0; ; i++ {
+	for attempt := 0; ; attempt++ {
 		err := do()
-		var e *PublishError
-		if err == nil || !errors.As(err, &e) || !e.retryable() || i == len(retryWaits) {
+		wait, again := p.patience(err, attempt)
+		if !again || pause(ctx, wait) != nil {
 			return err
 		}
-		timer := time.NewTimer(retryWaits[i])
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return err
+	}
+}
+
+// patience says how long to wait before another attempt, if one may help.
+func (p *publisher) patience(err error, attempt int) (wait time.Duration, again bool) {
+	var e *PublishError
+	if !errors.As(err, &e) || attempt == len(retryWaits) {
+		return 0, false
+	}
+	switch e.Reason {
+	case ReasonServer:
+		return retryWaits[attempt], true
+	case ReasonNetwork, ReasonAnswer: // these may take minutes to fail
+		return retryWaits[attempt], attempt == 0
+	case ReasonRateLimit:
+		if p.waited+e.RetryAfter > maxLimitWait {
+			return 0, false
 		}
+		p.waited += e.RetryAfter
+		p.warn("waited %s because the server limits the rate", e.RetryAfter.Round(time.Second))
+		return e.RetryAfter, true
+	}
+	return 0, false
+}
+
+// pause is a variable for this package's tests, which do not wait.
+var pause = func(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }

@@ -36,7 +36,7 @@ func TestPublishPullRequest(t *testing.T) {
 			if !pub.Pushed || pub.Existing || pub.Number != 1 || pub.URL != s.hub.URL()+"/acme/api/pull/1" || len(pub.Warnings) > 0 {
 				t.Errorf("publication: %+v", pub)
 			}
-			if want := []string{"mint", "push", "revoke", "mint", "pull-request", "revoke"}; !slices.Equal(s.events, want) {
+			if want := []string{"proposal", "mint", "push", "revoke", "mint", "pull-request", "revoke"}; !slices.Equal(s.events, want) {
 				t.Errorf("journal: %v, want %v", s.events, want)
 			}
 			for _, p := range s.hub.Minted() {
@@ -106,7 +106,7 @@ func TestPublishRecovers(t *testing.T) {
 		}, 1, ""},
 		"one 500 of the revocation": {func(s *stage) { s.hub.AddFault(githubtest.Fault{Match: "DELETE ", Times: 1, Status: 500}) }, 1, ""},
 		"answer to the push lost": {func(s *stage) {
-			s.hub.AddFault(githubtest.Fault{Match: "POST /acme/api.git/git-receive-pack", Times: 1, CutAfter: true})
+			s.hub.AddFault(githubtest.Fault{Match: "POST /acme/api.git/git-receive-pack", Times: 1, After: true, Cut: true})
 		}, 1, ""},
 		"revocation fails": {func(s *stage) { s.hub.AddFault(githubtest.Fault{Match: "DELETE ", Status: 500}) }, 1, "could not be revoked"},
 		"label fails": {func(s *stage) {

@@ -36,13 +36,34 @@ const (
 	ReasonOwnership      Reason = "ownership"            // git refuses a repository of another user
 	ReasonRateLimit      Reason = "rate-limit"           // see RetryAfter
 	ReasonServer         Reason = "server-error"         // 5xx, also after retries
-	ReasonNetwork        Reason = "network"              // the server cannot be reached
+	ReasonNetwork        Reason = "network"              // the server cannot be reached, or fell silent
+	ReasonAnswer         Reason = "unreadable-answer"    // the server's answer is not what its protocol gives
 	ReasonUnknown        Reason = "push-unknown"         // the connection was lost, and the remote cannot be asked
 	ReasonPullRequest    Reason = "pull-request-refused" // the branch is there, the pull request was refused
 	ReasonPullClosed     Reason = "pull-request-closed"  // somebody closed this kick's pull request
 	ReasonCancelled      Reason = "cancelled"            // by the caller
 	ReasonGit            Reason = "git"                  // git failed on this machine
 )
+
+// atTheDoor reports whether the server answered so before it looked at the
+// work.
+func (r Reason) atTheDoor() bool {
+	switch r {
+	case ReasonAuthentication, ReasonPermission, ReasonNotFound, ReasonMoved, ReasonReadOnly, ReasonRateLimit, ReasonOwnership:
+		return true
+	}
+	return false
+}
+
+// Temporary reports whether the same may succeed later, or with a credential
+// that works.
+func (r Reason) Temporary() bool {
+	switch r {
+	case ReasonNetwork, ReasonAnswer, ReasonServer, ReasonRateLimit, ReasonUnknown, ReasonAuthentication, ReasonTokenInvalid, ReasonJournal:
+		return true
+	}
+	return false
+}
 
 // PublishError is work that was not, or not wholly, published.
 type PublishError struct {
@@ -62,15 +83,21 @@ type PublishError struct {
 
 // Error ends with what to do.
 func (e *PublishError) Error() string {
+	s := e.Said()
+	if todo := e.ToDo(); todo != "" {
+		s = strings.TrimRight(s, ". ") + ". " + todo
+	}
+	return s
+}
+
+// Said is the error without what to do.
+func (e *PublishError) Said() string {
 	s := e.Op
 	if said := e.said(); said != "" {
 		s += ": " + said
 	}
 	if e.RetryAfter > 0 {
 		s += fmt.Sprintf(" (wait %s)", e.RetryAfter.Round(time.Second))
-	}
-	if remedy := e.remedy(); remedy != "" {
-		s = strings.TrimRight(s, ". ") + ". " + remedy
 	}
 	return s
 }
@@ -89,7 +116,8 @@ func (e *PublishError) said() string {
 	return strings.Join(parts, "; ")
 }
 
-func (e *PublishError) remedy() string {
+// ToDo is what to do, one sentence.
+func (e *PublishError) ToDo() string {
 	if e.Remedy != "" {
 		return e.Remedy
 	}
@@ -98,9 +126,6 @@ func (e *PublishError) remedy() string {
 
 // Unwrap gives the cause.
 func (e *PublishError) Unwrap() error { return e.Err }
-
-// retryable reports whether the same request may succeed in a moment.
-func (e *PublishError) retryable() bool { return e.Reason == ReasonServer }
 
 // remedies are what to do, where the place of failure knows nothing better.
 var remedies = map[Reason]string{
@@ -124,6 +149,7 @@ var remedies = map[Reason]string{
 	ReasonRateLimit:      "Run again after that time.",
 	ReasonServer:         "Run again later; the work is kept.",
 	ReasonNetwork:        "Check the address and the network, and run again.",
+	ReasonAnswer:         "Check that the address is that of a git server or of its API, and what proxy is on the way.",
 	ReasonUnknown:        "Look whether the branch is on the remote before running again.",
 	ReasonPullRequest:    "The branch is pushed; open the pull request by hand or correct what the server names.",
 	ReasonPullClosed:     "Open it again if it was closed by mistake; kick does not make a second one.",

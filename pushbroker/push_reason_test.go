@@ -44,7 +44,7 @@ func TestPublishReasons(t *testing.T) {
 		},
 		"push protection": {
 			script: withSecret, prepare: func(s *stage) { s.must(s.repo.PushProtection()) },
-			want: ReasonPushProtection, words: []string{"Amazon AWS Access Key ID", "path: conf:1", "rotate"}, details: []string{"- Push cannot contain secrets", "Amazon AWS Access Key ID", "path: conf:1"},
+			want: ReasonPushProtection, words: []string{"Amazon AWS Access Key ID in conf:1 of commit ", "rotate"}, details: []string{"- Push cannot contain secrets"},
 		},
 		"workflows permission": {
 			script: withWorkflow, want: ReasonWorkflows, words: []string{"`.github/workflows/new.yml`", "workflows:write"},
@@ -68,7 +68,7 @@ func TestPublishReasons(t *testing.T) {
 		"git answers 500":       {prepare: fault(githubtest.Fault{Match: "git-receive-pack", Status: 500}), want: ReasonServer, words: []string{"later"}},
 		"git answers 429":       {prepare: fault(githubtest.Fault{Match: "info/refs", Status: 429}), want: ReasonRateLimit, words: []string{"wait 1m"}},
 		"mint answers 502":      {prepare: fault(githubtest.Fault{Match: "access_tokens", Status: 502}), want: ReasonServer},
-		"mint answers nonsense": {prepare: fault(githubtest.Fault{Match: "access_tokens", Status: 201, Body: "<html>"}), want: ReasonRejected},
+		"mint answers nonsense": {prepare: fault(githubtest.Fault{Match: "access_tokens", Status: 201, Body: "<html>"}), want: ReasonAnswer},
 		"git is moved":          {prepare: func(s *stage) { s.redirect("info/refs") }, want: ReasonMoved, words: []string{"new address"}},
 		"API is moved":          {prepare: func(s *stage) { s.redirect("/installation") }, want: ReasonMoved, words: []string{"new address"}},
 		"secondary rate limit": {

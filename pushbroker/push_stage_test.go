@@ -13,8 +13,8 @@ import (
 	"github.com/kickhq/kick/internal/githubtest"
 )
 
-// Tests do not wait for a server to recover.
-func init() { retryWaits = []time.Duration{time.Millisecond, time.Millisecond} }
+// Tests do not wait for a server.
+func init() { pause = func(ctx context.Context, _ time.Duration) error { return ctx.Err() } }
 
 const (
 	kickBranch   = "kick/claude/k0000000000000"

@@ -26,7 +26,7 @@ func TestPushUnknown(t *testing.T) {
 			next.ServeHTTP(w, r)
 		})
 	}}, githubtest.RepoOptions{}, oneFile)
-	s.hub.AddFault(githubtest.Fault{Match: "POST /acme/api.git/git-receive-pack", CutAfter: true})
+	s.hub.AddFault(githubtest.Fault{Match: "POST /acme/api.git/git-receive-pack", After: true, Cut: true})
 	if _, err := Publish(t.Context(), s.req); reasonOf(err) != ReasonUnknown {
 		t.Errorf("got %v", err)
 	}

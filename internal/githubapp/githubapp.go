@@ -26,8 +26,9 @@ import (
 // DefaultBaseURL is the REST API of github.com.
 const DefaultBaseURL = "https://api.github.com/"
 
-// requestTimeout bounds one API request, retries not included.
-const requestTimeout = 30 * time.Second
+// requestTimeout bounds one API request, retries not included. A variable for
+// this package's tests.
+var requestTimeout = 30 * time.Second
 
 // App is a GitHub App.
 type App struct {
@@ -77,15 +78,21 @@ func (a *App) Mint(ctx context.Context, req Request) (Token, error) {
 		return Token{}, fmt.Errorf("%s: %w", op, err)
 	}
 	var got minted
-	if _, err := client.Do(ctx, r, &got); err != nil {
-		return Token{}, fmt.Errorf("%s: %w", op, err)
-	}
-	if got.Token == "" {
-		return Token{}, fmt.Errorf("%s: the answer holds no token", op)
+	_, err = client.Do(ctx, r, &got)
+	switch {
+	case err != nil:
+	case got.Token == "":
+		err = errors.New("the answer holds no token")
+	default:
+		err = got.check(req, time.Now())
 	}
 	token := got.token()
-	if err := got.check(req, time.Now()); err != nil {
-		return Token{}, errors.Join(fmt.Errorf("%s: %w", op, err), a.Revoke(ctx, token))
+	if err != nil {
+		err = fmt.Errorf("%s: %w", op, err)
+		if !token.IsZero() { // an answer that is wrong further on had it too
+			err = errors.Join(err, a.Revoke(ctx, token))
+		}
+		return Token{}, err
 	}
 	return token, nil
 }
@@ -143,7 +150,7 @@ func NewClient(baseURL string, t Token) (*github.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := github.NewClient(plainClient(nil)).WithAuthToken(t.Value())
+	c := github.NewClient(plainClient(http.DefaultTransport)).WithAuthToken(t.Value())
 	c.BaseURL = base
 	return c, nil
 }
@@ -167,11 +174,27 @@ func (a *App) client() (*github.Client, error) {
 	return c, nil
 }
 
+// maxAnswer bounds an answer in bytes. The largest that kick asks for, a list
+// of 20 pull requests, has some 500 KiB.
+const maxAnswer = 8 << 20
+
+// bounded cuts answers that are longer than maxAnswer: go-github reads any
+// whole.
+type bounded struct{ http.RoundTripper }
+
+func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := b.RoundTripper.RoundTrip(r)
+	if err == nil {
+		resp.Body = http.MaxBytesReader(nil, resp.Body, maxAnswer)
+	}
+	return resp, err
+}
+
 // plainClient follows no redirect: the transports add the credential to every
 // request, also to the one that a redirect makes to another host.
 func plainClient(tr http.RoundTripper) *http.Client {
 	return &http.Client{
-		Transport: tr, Timeout: requestTimeout,
+		Transport: bounded{tr}, Timeout: requestTimeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }

@@ -13,19 +13,26 @@ type Fault struct {
 	// Match is looked for in "METHOD PATH", e.g. "POST /repos/acme/api/pulls"
 	// or "git-receive-pack".
 	Match string
+	// Skip is how many matching requests are served well before.
+	Skip int
 	// Times is how many matching requests are hit. 0: all.
 	Times int
+	// After serves the request, and then does what follows in place of the
+	// answer.
+	After bool
 	// Status answers with this status, Header and Body.
 	Status int
 	Header map[string]string
 	Body   string
 	// Hang never answers: the request ends when the client or the server goes.
 	Hang bool
+	// Endless answers with Status and Header, and then repeats Body until the
+	// client goes.
+	Endless bool
 	// Redirect answers 307 to this URL with the request's path appended.
 	Redirect string
-	// CutAfter serves the request and then cuts the connection at the beginning
-	// of the answer. For git pushes only.
-	CutAfter bool
+	// Cut closes the connection at the beginning of the answer.
+	Cut bool
 }
 
 // AddFault arms a fault. Faults are tried in the order in which they were
@@ -43,16 +50,21 @@ func (s *Server) takeFault(r *http.Request) *Fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, f := range s.faults {
-		if f.Times != 0 && strings.Contains(r.Method+" "+r.URL.Path, f.Match) {
-			f.Times--
-			return f
+		if f.Times == 0 || !strings.Contains(r.Method+" "+r.URL.Path, f.Match) {
+			continue
 		}
+		if f.Skip > 0 {
+			f.Skip--
+			continue
+		}
+		f.Times--
+		return f
 	}
 	return nil
 }
 
-// before does what happens in place of the answer, and reports whether it did.
-func (f *Fault) before(s *Server, w http.ResponseWriter, r *http.Request) bool {
+// answer answers in place of the server.
+func (f *Fault) answer(s *Server, w http.ResponseWriter, r *http.Request) {
 	switch {
 	case f.Hang:
 		select {
@@ -62,19 +74,33 @@ func (f *Fault) before(s *Server, w http.ResponseWriter, r *http.Request) bool {
 		cut(w, "")
 	case f.Redirect != "":
 		http.Redirect(w, r, strings.TrimSuffix(f.Redirect, "/")+r.URL.RequestURI(), http.StatusTemporaryRedirect)
-	case f.Status != 0:
+	case f.Cut:
+		cut(w, "HTTP/1.1 200 OK\r\nContent-Type: "+contentType(r)+"\r\nContent-Length: 500\r\n\r\n")
+	default:
 		for k, v := range f.Header {
 			w.Header().Set(k, v)
 		}
 		if w.Header().Get("Content-Type") == "" {
-			w.Header().Set("Content-Type", "application/json; charset=utf-8")
+			w.Header().Set("Content-Type", contentType(r))
 		}
 		w.WriteHeader(f.Status)
-		_, _ = w.Write([]byte(f.Body))
-	default:
-		return false
+		_, err := w.Write([]byte(f.Body))
+		for f.Endless && err == nil {
+			_, err = w.Write([]byte(f.Body))
+		}
 	}
-	return true
+}
+
+// contentType is what a client wants to see before it reads an answer.
+func contentType(r *http.Request) string {
+	_, _, rest, ok := gitPath(r.URL.Path)
+	switch {
+	case !ok:
+		return "application/json; charset=utf-8"
+	case rest == "info/refs":
+		return "application/x-" + r.URL.Query().Get("service") + "-advertisement"
+	}
+	return "application/x-" + rest + "-result"
 }
 
 // cut closes the connection, after this much of an answer. With nothing, a

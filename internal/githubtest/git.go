@@ -26,7 +26,7 @@ const maxPush = 512 << 20
 
 // serveGit serves git over smart HTTP, and reports whether the request was a
 // push that updates refs.
-func (s *Server) serveGit(w http.ResponseWriter, r *http.Request, owner, name, rest string, fault *Fault) (push bool) {
+func (s *Server) serveGit(w http.ResponseWriter, r *http.Request, owner, name, rest string) (push bool) {
 	write := rest == "git-receive-pack" || r.URL.Query().Get("service") == "git-receive-pack"
 	repo, g, ok := s.authorizeGit(w, r, owner, name, write)
 	if !ok {
@@ -57,10 +57,6 @@ func (s *Server) serveGit(w http.ResponseWriter, r *http.Request, owner, name, r
 	handler.Env = append(handler.Env, "GITHUBTEST_REASON="+reason.Name())
 	answer := &memoryWriter{header: http.Header{}, status: http.StatusOK}
 	handler.ServeHTTP(answer, r)
-	if fault != nil && fault.CutAfter {
-		cut(w, "HTTP/1.1 200 OK\r\nContent-Type: application/x-git-receive-pack-result\r\nContent-Length: 500\r\n\r\n")
-		return true
-	}
 	words, _ := io.ReadAll(reason)
 	out := answer.body.Bytes()
 	if len(words) > 0 {

@@ -230,26 +230,36 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		s.mu.Unlock()
 	}()
 	fault := s.takeFault(r)
-	if fault != nil && fault.before(s, rec, r) {
-		return
+	switch {
+	case fault == nil:
+		log.Push = s.route(rec, r)
+	case fault.After:
+		log.Push = s.route(&memoryWriter{header: http.Header{}}, r)
+		fault.answer(s, rec, r)
+	default:
+		fault.answer(s, rec, r)
 	}
+}
+
+// route serves a request, and reports whether it was a push that updates refs.
+func (s *Server) route(w http.ResponseWriter, r *http.Request) (push bool) {
 	if owner, name, rest, ok := gitPath(r.URL.Path); ok {
-		log.Push = s.serveGit(rec, r, owner, name, rest, fault)
-		return
+		return s.serveGit(w, r, owner, name, rest)
 	}
 	if number := pullPage.FindStringSubmatch(r.URL.Path); number != nil {
-		s.servePage(rec, number[1], number[2], number[3])
-		return
+		s.servePage(w, number[1], number[2], number[3])
+		return false
 	}
 	if r.URL.Path == strings.TrimSuffix(s.opts.APIPath, "/v3")+"/graphql" {
 		s.serveGraphQL(rec, r)
 		return
 	}
 	if path, ok := strings.CutPrefix(r.URL.Path, s.opts.APIPath+"/"); ok {
-		s.serveAPI(rec, r, path)
-		return
+		s.serveAPI(w, r, path)
+		return false
 	}
-	http.NotFound(rec, r)
+	http.NotFound(w, r)
+	return false
 }
 
 // statusWriter remembers the status that was written.

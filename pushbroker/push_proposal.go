@@ -1,0 +1,72 @@
+package pushbroker
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+)
+
+// Proposal is the pull request of a push. It is decided and recorded before the
+// push, so that whoever finds the branch without its pull request can open the
+// very same. It holds no credential.
+type Proposal struct {
+	Branch string `json:"branch"`
+	Base   string `json:"base"`
+	Commit string `json:"commit"` // what the branch will have
+	Title  string `json:"title"`
+	Body   string `json:"body"`
+	Draft  bool   `json:"draft,omitempty"`
+	// Labels and Reviewers are added when it is open.
+	Labels    []string `json:"labels,omitempty"`
+	Reviewers []string `json:"reviewers,omitempty"`
+}
+
+// ParseProposal reads a Proposal that a journal recorded.
+func ParseProposal(text string) (Proposal, error) {
+	var p Proposal
+	if err := json.Unmarshal([]byte(text), &p); err != nil {
+		return p, fmt.Errorf("recorded pull request: %w", err)
+	}
+	return p, nil
+}
+
+// propose decides what the pull request will be and records it.
+func (p *publisher) propose() error {
+	r := p.req
+	d := r.Description
+	d.Refs, d.Verdict, d.Target = r.Refs, r.Verdict, r.Target
+	p.proposal = Proposal{Branch: r.Refs.Branch, Base: r.Refs.Base, Commit: r.Quarantine.Tip, Draft: r.Verdict.Review, Labels: r.Labels, Reviewers: r.Reviewers}
+	p.proposal.Title, p.proposal.Body = d.Text()
+	if r.Verdict.Review {
+		p.proposal.Labels = append([]string{ReviewLabel}, r.Labels...)
+	}
+	text, err := json.Marshal(p.proposal)
+	if err != nil {
+		return asPublishError("record the pull request", ReasonJournal, err)
+	}
+	return p.journal("proposal", map[string]string{"proposal": string(text)})
+}
+
+// Finish opens the pull request of a branch that is on the remote with the
+// proposal's commit, as Lookup found it; nothing is pushed. One that is there
+// is found, not made twice. Publication, errors and journal are as for Publish.
+func Finish(ctx context.Context, t Target, proposal Proposal, journal func(event string, fields map[string]string) error) (Publication, error) {
+	const op = "open pull request"
+	p := &publisher{
+		req:      PublishRequest{Target: t, Refs: Refs{Branch: proposal.Branch, Base: proposal.Base}, PullRequest: true, Journal: journal},
+		proposal: proposal,
+		pub:      Publication{Branch: proposal.Branch, Commit: proposal.Commit},
+	}
+	if err := checkRefs(p.req.Refs); err != nil {
+		return p.pub, asPublishError(op, ReasonUsage, err)
+	}
+	if !t.HasPullRequests() {
+		return p.pub, &PublishError{Reason: ReasonAuthentication, Op: op, Message: t.String() + " is reached without a credential for pull requests", Pushed: true}
+	}
+	if err := p.pullRequest(ctx); err != nil {
+		e := asPublishError(op, ReasonPullRequest, err)
+		e.Pushed = true
+		return p.pub, e
+	}
+	return p.pub, nil
+}
