@@ -13,7 +13,7 @@ import (
 func (r *run) form() policy.Publish {
 	f := policy.Default().Publish
 	if r.req.Policy != nil {
-		f = r.req.Policy.For(r.req.Target.String(), r.req.Agent).Publish
+		f = r.req.Policy.For(r.req.Source.Repo, r.req.Agent).Publish
 	}
 	on := true
 	if r.req.Squash {

@@ -19,6 +19,7 @@ func (r *run) publish(ctx context.Context, q *pushbroker.Quarantine, v pushbroke
 		PullRequest:  r.req.Publish == PublishPR,
 		AcceptReview: r.req.AcceptReview || r.req.LocalCheckout,
 		Description:  r.description(v, branch),
+		Form:         r.form(),
 		Journal:      r.k.Journal.Intend,
 	}
 	var pub pushbroker.Publication

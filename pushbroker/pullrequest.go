@@ -113,22 +113,3 @@ func (p *publisher) createPull(ctx context.Context, client *github.Client) (*git
 	}
 	return pr, nil
 }
-
-// decorate adds labels and reviewers. Without them the pull request is as
-// good, so what fails is a warning.
-func (p *publisher) decorate(ctx context.Context, client *github.Client, pr *github.PullRequest) {
-	t := p.req.Target
-	labels := slices.DeleteFunc(slices.Clone(p.proposal.Labels), func(l string) bool {
-		return slices.ContainsFunc(pr.Labels, func(has *github.Label) bool { return strings.EqualFold(has.GetName(), l) })
-	})
-	if len(labels) > 0 {
-		if _, _, err := client.Issues.AddLabelsToIssue(ctx, t.Owner, t.Name, pr.GetNumber(), labels); err != nil {
-			p.warn("label pull request #%d %s: %s", pr.GetNumber(), strings.Join(labels, ", "), classifyAPI(ctx, "", err).said())
-		}
-	}
-	if reviewers := p.proposal.Reviewers; len(reviewers) > 0 && !p.pub.Existing {
-		if _, _, err := client.PullRequests.RequestReviewers(ctx, t.Owner, t.Name, pr.GetNumber(), github.ReviewersRequest{Reviewers: reviewers}); err != nil {
-			p.warn("ask %s for a review: %s", strings.Join(reviewers, ", "), classifyAPI(ctx, "", err).said())
-		}
-	}
-}

@@ -16,9 +16,13 @@ type Proposal struct {
 	Title  string `json:"title"`
 	Body   string `json:"body"`
 	Draft  bool   `json:"draft,omitempty"`
-	// Labels and Reviewers are added when it is open.
+	// What follows is added when it is open. Teams are "org/team".
 	Labels    []string `json:"labels,omitempty"`
+	Assignees []string `json:"assignees,omitempty"`
 	Reviewers []string `json:"reviewers,omitempty"`
+	Teams     []string `json:"teams,omitempty"`
+	// IssueFallback allows an issue in its place.
+	IssueFallback bool `json:"issueFallback,omitempty"`
 }
 
 // ParseProposal reads a Proposal that a journal recorded.
@@ -31,14 +35,10 @@ func ParseProposal(text string) (Proposal, error) {
 }
 
 // propose decides what the pull request will be and records it.
-func (p *publisher) propose() error {
-	r := p.req
-	d := r.Description
-	d.Refs, d.Verdict, d.Target = r.Refs, r.Verdict, r.Target
-	p.proposal = Proposal{Branch: r.Refs.Branch, Base: r.Refs.Base, Commit: r.Quarantine.Tip, Draft: r.Verdict.Review, Labels: r.Labels, Reviewers: r.Reviewers}
-	p.proposal.Title, p.proposal.Body = d.Text()
-	if r.Verdict.Review {
-		p.proposal.Labels = append([]string{ReviewLabel}, r.Labels...)
+func (p *publisher) propose(ctx context.Context) error {
+	var err error
+	if p.proposal, err = p.decide(ctx); err != nil {
+		return asPublishError("decide on the pull request", ReasonGit, err)
 	}
 	text, err := json.Marshal(p.proposal)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kickhq/kick/internal/escape"
 	"github.com/kickhq/kick/internal/githubapp"
+	"github.com/kickhq/kick/policy"
 )
 
 // PublishRequest is inspected work and where it goes.
@@ -25,8 +26,9 @@ type PublishRequest struct {
 	// Description becomes the pull request's title and body. Publish fills in
 	// its Refs, Verdict and Target.
 	Description Description
-	// Labels are added to the pull request; Reviewers are asked for a review.
-	Labels, Reviewers []string
+	// Form is how the pull request looks and whom it asks, as policy.Policy.For
+	// gives it. Its Squash and Signed are the caller's to see to.
+	Form policy.Publish
 	// Journal is called before each outside effect: "mint", "push",
 	// "pull-request" and "revoke", a repetition included; before the first push
 	// also with "proposal", whose field of that name is the Proposal as JSON. An
@@ -67,7 +69,7 @@ func Publish(ctx context.Context, req PublishRequest) (Publication, error) {
 		return p.pub, err
 	}
 	if req.PullRequest {
-		if err := p.propose(); err != nil {
+		if err := p.propose(ctx); err != nil {
 			return p.pub, err
 		}
 	}

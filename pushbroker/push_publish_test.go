@@ -21,7 +21,7 @@ func TestPublishPullRequest(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newStage(t, opts, githubtest.RepoOptions{}, oneFile)
-			s.req.Labels, s.req.Reviewers = []string{"agent"}, []string{"olga"}
+			s.req.Form.Labels, s.req.Form.Reviewers = []string{"agent"}, []string{"olga"}
 			pub, err := Publish(t.Context(), s.req)
 			if err != nil {
 				t.Fatal(err)
@@ -110,7 +110,7 @@ func TestPublishRecovers(t *testing.T) {
 		}, 1, ""},
 		"revocation fails": {func(s *stage) { s.hub.AddFault(githubtest.Fault{Match: "DELETE ", Status: 500}) }, 1, "could not be revoked"},
 		"label fails": {func(s *stage) {
-			s.req.Labels = []string{"x"}
+			s.req.Form.Labels = []string{"x"}
 			s.hub.AddFault(githubtest.Fault{Match: "/labels", Status: 403, Body: `{"message":"no"}`})
 		}, 1, "label pull request"},
 		"base moved on": {func(s *stage) {

@@ -54,6 +54,12 @@ func passing(q *Quarantine) Verdict {
 func newStage(t *testing.T, opts githubtest.Options, repo githubtest.RepoOptions, script string) *stage {
 	t.Helper()
 	s := &stage{lab: newLab(t), tokens: map[string]bool{}}
+	return s.open(t, opts, repo, script)
+}
+
+// open starts the GitHub and ingests the work.
+func (s *stage) open(t *testing.T, opts githubtest.Options, repo githubtest.RepoOptions, script string) *stage {
+	t.Helper()
 	wrap := opts.Intercept
 	opts.Intercept = func(next http.Handler) http.Handler {
 		if wrap != nil {
@@ -117,6 +123,14 @@ func (s *stage) must(err error) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+}
+
+// asUser publishes with a token of a user's own.
+func (s *stage) asUser(login string) {
+	token := githubapp.UserToken(s.hub.UserToken(login, githubtest.Permissions{"contents": "write", "pull_requests": "write"}, s.repo))
+	target, err := NewTarget(s.hub.URL()+"/acme/api", Access{Token: token, API: s.hub.API()})
+	s.must(err)
+	s.req.Target = target
 }
 
 func (s *stage) swapApp(change func(*githubapp.App)) {

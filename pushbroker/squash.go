@@ -34,7 +34,7 @@ func (q *Quarantine) Squash(ctx context.Context, w Work, first Verdict, title st
 		return fmt.Errorf("squash: %w", err)
 	}
 	lim := DefaultIngestLimits()
-	g := gitcmd.Git{Dir: q.Dir, Limits: gitcmd.Limits{CPU: lim.CPU, Memory: lim.Memory}, Env: []string{
+	g := gitcmd.Git{Dir: q.Dir, Limits: gitcmd.Limits{CPU: lim.CPU, Memory: lim.Memory, Alone: true}, Env: []string{
 		"GIT_AUTHOR_NAME=" + w.IdentityName, "GIT_AUTHOR_EMAIL=" + w.IdentityEmail,
 		"GIT_COMMITTER_NAME=" + w.IdentityName, "GIT_COMMITTER_EMAIL=" + w.IdentityEmail,
 		fmt.Sprintf("GIT_AUTHOR_DATE=@%d +0000", made.Unix()), fmt.Sprintf("GIT_COMMITTER_DATE=@%d +0000", made.Unix()),
@@ -56,7 +56,7 @@ func (q *Quarantine) Squash(ctx context.Context, w Work, first Verdict, title st
 // become makes q about one commit on the base, of a tree that was ingested.
 func (q *Quarantine) become(ctx context.Context, tip string) error {
 	lim := DefaultIngestLimits()
-	revs, err := startRevList(ctx, gitcmd.Git{Dir: q.Dir, Limits: gitcmd.Limits{CPU: lim.CPU, Memory: lim.Memory}}, lim.Objects+lim.Commits)
+	revs, err := startRevList(ctx, gitcmd.Git{Dir: q.Dir, Limits: gitcmd.Limits{CPU: lim.CPU, Memory: lim.Memory, Alone: true}}, lim.Objects+lim.Commits)
 	if err != nil {
 		return err
 	}

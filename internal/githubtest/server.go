@@ -251,8 +251,8 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) (push bool) {
 		return false
 	}
 	if r.URL.Path == strings.TrimSuffix(s.opts.APIPath, "/v3")+"/graphql" {
-		s.serveGraphQL(rec, r)
-		return
+		s.serveGraphQL(w, r)
+		return false
 	}
 	if path, ok := strings.CutPrefix(r.URL.Path, s.opts.APIPath+"/"); ok {
 		s.serveAPI(w, r, path)
