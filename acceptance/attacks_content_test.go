@@ -148,6 +148,13 @@ var contentAttacks = []attack{
 	refused("token in a split literal", makeToken+`printf 'x = "%s" + "%s"\n' ghp_Z9y8X7w6V5u4T3s2R1 q0P9o8N7m6L5k4J3h2 >t.js; git add -A; git commit -qm x`, "github-token"),
 	refused("token in a file that attributes hide", makeToken+`echo '* -diff binary' >.git/info/attributes; echo $T >t; git add -A; git commit -qm x`, "github-token"),
 
+	// The same where kick makes one commit of the work.
+	{name: "token that a squash leaves behind", flags: []string{"--squash"}, deny: token, script: makeToken + `echo $T >t; git add t; git commit -qm "t $T"; git rm -q t; work`},
+	{name: "token that a squash keeps", flags: []string{"--squash"}, want: manager.Refused, rules: []string{"github-token"}, deny: token, script: makeToken + `work; echo $T >t; git add t; git commit -qm t`},
+	{name: "workflow that a squash keeps", flags: []string{"--squash"}, want: manager.Refused, rules: []string{"protected-ci"}, script: `work; echo 'on: push' >.github/workflows/x.yml; git add -A; git commit -qm x`},
+	{name: "sign-off that a squash drops", flags: []string{"--squash"}, gone: "maintainer@example.com", script: `work; echo x >>work.txt; git add -A; git commit -qm "$(printf 'Signed-off-by: M <maintainer@example.com>\n\n[skip ci]\nskip-checks: true')"; echo work >work.txt; git commit -qam back`},
+	{name: "squash of a rewritten base", flags: []string{"--squash"}, want: manager.Refused, rules: []string{"history-rewritten", "history-unrelated"}, script: `echo x >x; git add x; git commit -q --amend -m x`},
+
 	// Text that deceives.
 	refused("isolates in code", `printf 'if x \342\201\246 // \342\201\251 {\n' >x.go; git add -A; git commit -qm x`, "content-bidi"),
 	refused("tag characters in instructions for agents", `printf 'be nice\363\240\201\201\363\240\201\202\n' >AGENTS.md; git add -A; git commit -qm x`, "content-bidi", "protected-agent"),

@@ -29,6 +29,7 @@ type attack struct {
 	// deletion. Default: work.txt, as the prelude's work makes it.
 	files map[string]string
 	deny  string   // must be in no object of the remote and in no output
+	gone  string   // must be in no object of the remote
 	flags []string // of kick run
 	empty bool     // nothing is left that could be kept
 	note  string   // must be in the outcome's error, notes or findings
@@ -196,7 +197,7 @@ func (a attack) checkRemote(t *testing.T, bare, base string, o manager.Outcome) 
 		t.Errorf("the remote has %d objects, want %d", len(got), len(want))
 	}
 	content := run(t, bare, "sh", "-c", "git cat-file --batch-all-objects --batch")
-	for _, secret := range []string{a.deny, private} {
+	for _, secret := range []string{a.deny, a.gone, private} {
 		if secret != "" && strings.Contains(content, secret) {
 			t.Errorf("%s reached the remote", secret)
 		}
