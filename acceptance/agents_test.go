@@ -174,10 +174,15 @@ func run(t *testing.T, dir, name string, args ...string) string {
 // runKick runs `kick run -o json` and returns its outcome and stderr.
 func runKick(t *testing.T, state string, args ...string) (manager.Outcome, string) {
 	t.Helper()
+	return runKickWith(t, nil, state, args...)
+}
+
+func runKickWith(t *testing.T, env []string, state string, args ...string) (manager.Outcome, string) {
+	t.Helper()
 	cmd := exec.Command(kick, append([]string{"run", "--state-dir", state, "-o", "json"}, args...)...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	cmd.Dir = os.TempDir()
+	cmd.Dir, cmd.Env = os.TempDir(), append(os.Environ(), env...)
 	_ = cmd.Run()
 	var o manager.Outcome
 	if err := json.Unmarshal(stdout.Bytes(), &o); err != nil {

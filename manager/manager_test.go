@@ -115,6 +115,17 @@ func TestDeadKick(t *testing.T) {
 	if st, err := s.Status(k.ID); err != nil || st != StatusDead {
 		t.Errorf("status %s, %v", st, err)
 	}
+	// What comes after it stands in a line of its own.
+	next, err := s.lockKick(k.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(next.Journal.Note("noticed", nil), next.close()); err != nil {
+		t.Fatal(err)
+	}
+	if entries, err := readJournal(k.Path("journal.jsonl")); err != nil || len(entries) != 2 || entries[1].Event != "noticed" {
+		t.Errorf("entries %+v, %v", entries, err)
+	}
 	if dead, err := s.dead(); err != nil || len(dead) != 1 || dead[0] != k.ID {
 		t.Errorf("dead kicks %v, %v", dead, err)
 	}

@@ -42,7 +42,7 @@ var gitAnswers = []struct {
 	{lazyregexp.New(`returned error: 30[0-9]|unable to update url base from redirection`), ReasonMoved},
 	{lazyregexp.New(`Repository not found|returned error: 404|does not appear to be a git repository|^fatal: repository '.*' (does not exist|not found)|not found`), ReasonNotFound},
 	{lazyregexp.New(`protocol error|bad line length|bad pack header|invalid server response|not valid: is this a git repository|unexpected (flush|response)|unknown object format`), ReasonAnswer},
-	{lazyregexp.New(`Could not resolve host|Failed to connect|Couldn't connect|Connection (refused|reset|timed out)|timed out|RPC failed|early EOF|hung up|unexpected disconnect|Empty reply|Operation too slow|SSL|TLS|recv failure`), ReasonNetwork},
+	{lazyregexp.New(`Could not resolve host|Failed to connect|Couldn't connect|Connection (refused|reset|timed out)|timed out|RPC failed|early EOF|hung up|unexpected disconnect|Empty reply|transfer closed|Operation too slow|SSL|TLS|recv failure`), ReasonNetwork},
 }
 
 // repeated are the addresses and paths that git repeats. They are not the
@@ -108,9 +108,11 @@ func summary(r Reason, remote, local []string, report string) string {
 	for _, line := range remote {
 		lines = append(lines, strings.TrimPrefix(line, "error: "))
 	}
-	for _, line := range local {
-		if said, ok := strings.CutPrefix(line, "fatal: "); ok {
-			lines = append(lines, said)
+	for _, prefix := range []string{"error: RPC failed; ", "fatal: "} {
+		for _, line := range local {
+			if said, ok := strings.CutPrefix(line, prefix); ok {
+				lines = append(lines, said)
+			}
 		}
 	}
 	for _, line := range append(lines, local...) {
@@ -246,7 +248,7 @@ func limitWait(d time.Duration) time.Duration { return min(max(d, time.Second), 
 // headerWait reads the wait from a refusal for its rate. Without a header it is
 // GitHub's least, a minute.
 func headerWait(h http.Header) time.Duration {
-	if n, err := strconv.Atoi(h.Get("Retry-After")); err == nil {
+	if n, err := strconv.ParseInt(h.Get("Retry-After"), 10, 64); err == nil || errors.Is(err, strconv.ErrRange) {
 		return limitWait(time.Duration(min(max(n, 0), 3600)) * time.Second)
 	}
 	if n, err := strconv.ParseInt(h.Get("X-RateLimit-Reset"), 10, 64); err == nil && h.Get("X-RateLimit-Remaining") == "0" {

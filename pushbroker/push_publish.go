@@ -183,8 +183,9 @@ func (p *publisher) patience(err error, attempt int) (wait time.Duration, again 
 	switch e.Reason {
 	case ReasonServer:
 		return retryWaits[attempt], true
-	case ReasonNetwork, ReasonAnswer: // these may take minutes to fail
-		return retryWaits[attempt], attempt == 0
+	case ReasonNetwork, ReasonAnswer:
+		// A server that was silent for minutes gets no second chance.
+		return retryWaits[attempt], attempt == 0 && !errors.Is(e.Err, context.DeadlineExceeded)
 	case ReasonRateLimit:
 		if p.waited+e.RetryAfter > maxLimitWait {
 			return 0, false

@@ -2,6 +2,7 @@ package pushbroker
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kickhq/kick/internal/escape"
 	"github.com/kickhq/kick/internal/githubapp"
 	"github.com/kickhq/kick/internal/githubtest"
 )
@@ -105,6 +107,27 @@ func TestPublishRecovers(t *testing.T) {
 			s.hub.AddFault(githubtest.Fault{Match: "POST /repos/acme/api/pulls", Times: 1, Status: 500})
 		}, 1, ""},
 		"one 500 of the revocation": {func(s *stage) { s.hub.AddFault(githubtest.Fault{Match: "DELETE ", Times: 1, Status: 500}) }, 1, ""},
+		"one cut before the push": {func(s *stage) {
+			s.hub.AddFault(githubtest.Fault{Match: "POST /acme/api.git/git-receive-pack", Times: 1, Cut: true})
+		}, 1, ""},
+		"one 429 of git": {func(s *stage) {
+			s.hub.AddFault(githubtest.Fault{Match: "GET /acme/api.git/info/refs", Times: 1, Status: 429})
+		}, 1, "waited 1m0s"},
+		"one cut of the list": {func(s *stage) {
+			s.hub.AddFault(githubtest.Fault{Match: "GET /acme/api.git/info/refs", Times: 1, Cut: true})
+		}, 1, ""},
+		"one cut of pulls": {func(s *stage) {
+			s.hub.AddFault(githubtest.Fault{Match: "/repos/acme/api/pulls", Times: 1, Cut: true})
+		}, 1, ""},
+		"answer to the pull request lost": {func(s *stage) {
+			s.hub.AddFault(githubtest.Fault{Match: "POST /repos/acme/api/pulls", Times: 1, After: true, Cut: true})
+		}, 1, ""},
+		"answer to the pull request is no JSON": {func(s *stage) {
+			s.hub.AddFault(githubtest.Fault{Match: "POST /repos/acme/api/pulls", Times: 1, After: true, Status: 201, Body: "<html>"})
+		}, 1, ""},
+		"pull request made and 500": {func(s *stage) {
+			s.hub.AddFault(githubtest.Fault{Match: "POST /repos/acme/api/pulls", Times: 1, After: true, Status: 500})
+		}, 1, ""},
 		"answer to the push lost": {func(s *stage) {
 			s.hub.AddFault(githubtest.Fault{Match: "POST /acme/api.git/git-receive-pack", Times: 1, After: true, Cut: true})
 		}, 1, ""},
@@ -151,6 +174,79 @@ func TestPublishCancelled(t *testing.T) {
 	}
 	if s.hub.LiveTokens() != 0 {
 		t.Error("the token is alive after the cancel")
+	}
+}
+
+// TestPublishNonsense has a server answer a push with bytes that are not the
+// push protocol, after it took the push and instead. Only what is on the remote
+// counts.
+func TestPublishNonsense(t *testing.T) {
+	t.Parallel()
+	for name, body := range map[string]string{
+		"nothing":                "",
+		"a flush":                "0000",
+		"a page":                 "<html><body>502 Bad Gateway</body></html>",
+		"a length that lies":     "ffff\x01000eunpack ok\n",
+		"no length":              "zzzz\x01",
+		"an unknown band":        "0009\x07owned0000",
+		"an error band":          "0024\x03fatal: \x1b]0;owned\x07 the disk is full0000",
+		"a report of other refs": "003a\x01000eunpack ok\n0020ok refs/heads/never-asked-for\n00000000",
+		"a refusal in words":     "0037\x02error: GH013: Repository rule violations found for x\n0000",
+	} {
+		for _, after := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, taken %v", name, after), func(t *testing.T) {
+				t.Parallel()
+				s := newStage(t, githubtest.Options{}, githubtest.RepoOptions{}, oneFile)
+				s.hub.AddFault(githubtest.Fault{Match: "POST /acme/api.git/git-receive-pack", After: after, Status: 200, Body: body})
+				pub, err := Publish(t.Context(), s.req)
+				arrived := s.repo.Ref("refs/heads/"+kickBranch) == s.req.Quarantine.Tip
+				if arrived != after || (err == nil) != arrived || pub.Pushed != arrived || len(s.repo.Pulls()) == 1 != arrived {
+					t.Errorf("arrived %v, publication %+v, %v", arrived, pub, err)
+				}
+				if after && s.hub.Pushes() != 1 {
+					t.Errorf("%d pushes", s.hub.Pushes())
+				}
+				if err != nil && (reasonOf(err) == ReasonGit || strings.ContainsFunc(err.Error(), escape.Control)) {
+					t.Errorf("reason %s: %q", reasonOf(err), err)
+				}
+				if s.hub.LiveTokens() != 0 {
+					t.Error("a token is alive")
+				}
+			})
+		}
+	}
+}
+
+// TestPublishOnToASilentServer hangs the server where it is asked, where it is
+// pushed to, and where it shall answer. It changes the deadlines, so it runs
+// alone.
+func TestPublishOnToASilentServer(t *testing.T) {
+	defer func(l, p, a time.Duration) { listTimeout, pushTimeout, askTimeout = l, p, a }(listTimeout, pushTimeout, askTimeout)
+	// With more than a pipe holds and then no end, git waits for ever.
+	messages := strings.Repeat("fff0\x02"+strings.Repeat("x", 0xfff0-5), 20)
+	for name, tc := range map[string]struct {
+		fault githubtest.Fault
+		list  time.Duration
+		want  Reason // empty: published
+	}{
+		"asked":          {githubtest.Fault{Match: "GET /acme/api.git/info/refs", Hang: true}, time.Second, ReasonNetwork},
+		"pushed to":      {githubtest.Fault{Match: "POST /acme/api.git/git-receive-pack", Hang: true}, time.Minute, ReasonNetwork},
+		"no end":         {githubtest.Fault{Match: "POST /acme/api.git/git-receive-pack", Status: 200, Body: messages}, time.Minute, ReasonNetwork},
+		"after the push": {githubtest.Fault{Match: "POST /acme/api.git/git-receive-pack", After: true, Hang: true}, time.Minute, ""},
+		"endless":        {githubtest.Fault{Match: "POST /acme/api.git/git-receive-pack", Status: 200, Body: "000a\x02hello", Endless: true}, time.Minute, ReasonNetwork},
+	} {
+		t.Run(name, func(t *testing.T) {
+			listTimeout, pushTimeout, askTimeout = tc.list, 4*time.Second, time.Minute
+			s := newStage(t, githubtest.Options{}, githubtest.RepoOptions{}, oneFile)
+			s.hub.AddFault(tc.fault)
+			_, err := Publish(t.Context(), s.req)
+			if reasonOf(err) != tc.want || (err == nil) != (tc.want == "") {
+				t.Errorf("reason %q, want %q: %v", reasonOf(err), tc.want, err)
+			}
+			if s.hub.Pushes() > 1 || s.hub.LiveTokens() != 0 {
+				t.Errorf("%d pushes, %d live tokens", s.hub.Pushes(), s.hub.LiveTokens())
+			}
+		})
 	}
 }
 

@@ -17,10 +17,15 @@ import (
 // does not undo what was done.
 func (p *publisher) withToken(ctx context.Context, purpose string, perms githubapp.Permissions, use func(githubapp.Token) error) (err error) {
 	t := p.req.Target
-	switch {
-	case !t.HasPullRequests():
+	if !t.HasPullRequests() {
 		return use(githubapp.Token{})
-	case t.access.App == nil:
+	}
+	release, err := guardCore()
+	if err != nil {
+		return &PublishError{Reason: ReasonGit, Op: "get a token to " + purpose, Message: err.Error(), Err: err}
+	}
+	defer release()
+	if t.access.App == nil {
 		return use(t.access.Token)
 	}
 	op := fmt.Sprintf("mint token to %s on %s", purpose, t)

@@ -119,6 +119,24 @@ func TestMintRefusesWhatIsLess(t *testing.T) {
 	}
 }
 
+// TestMintRevokesWhatItCannotRead is an answer that holds a good token and is
+// wrong further on.
+func TestMintRevokesWhatItCannotRead(t *testing.T) {
+	t.Parallel()
+	s, app := start(t, githubtest.Options{})
+	tok, err := app.Mint(t.Context(), pushOnly)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.AddFault(githubtest.Fault{Match: "access_tokens", Status: 201, Body: fmt.Sprintf(`{"token":%q,"repositories":"all"}`, tok.Value())})
+	if _, err := app.Mint(t.Context(), pushOnly); err == nil || strings.Contains(err.Error(), tok.Value()) {
+		t.Errorf("Mint: %v", err)
+	}
+	if s.LiveTokens() != 0 {
+		t.Error("the token is alive")
+	}
+}
+
 func TestMintErrors(t *testing.T) {
 	t.Parallel()
 	s, app := start(t, githubtest.Options{})

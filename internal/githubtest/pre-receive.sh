@@ -7,19 +7,19 @@ refuse() { printf '%s' "$1" >"$GITHUBTEST_REASON"; exit 1; }
 
 violations() {
 	echo "error: GH013: Repository rule violations found for $1."
-	echo "Review all repository rules at $GITHUBTEST_URL/rules?ref=$1"
-	echo
 }
 
 while read -r old new ref; do
 	case $new in *[!0]*) ;; *) continue ;; esac
 
 	for protected in $(git config --get-all githubtest.protected); do
-		if [ "$protected" = "$ref" ]; then
+		case $ref in
+		$protected)
 			echo "error: GH006: Protected branch update failed for $ref."
 			echo "error: Changes must be made through a pull request."
 			refuse "protected branch hook declined"
-		fi
+			;;
+		esac
 	done
 
 	broken=$(git config --get-all githubtest.rule | while read -r pattern words; do
@@ -27,6 +27,8 @@ while read -r old new ref; do
 	done)
 	if [ -n "$broken" ]; then
 		violations "$ref"
+		echo "Review all repository rules at $GITHUBTEST_URL/rules?ref=$(printf %s "$ref" | sed 's|/|%2F|g')"
+		echo
 		echo "$broken"
 		echo
 		refuse "push declined due to repository rule violations"
@@ -45,7 +47,11 @@ while read -r old new ref; do
 
 	if [ "$(git config --get githubtest.pushprotection)" = true ]; then
 		found=
-		for kind in 'AKIA[0-9A-Z]{16}|Amazon AWS Access Key ID' 'ghp_[0-9A-Za-z]{36}|GitHub Personal Access Token'; do
+		kinds="AKIA[0-9A-Z]{16}|Amazon AWS Access Key ID
+ghp_[0-9A-Za-z]{36}|GitHub Personal Access Token
+$(git config --get-all githubtest.secret)"
+		while IFS= read -r kind; do
+			[ -n "$kind" ] || continue
 			locations=$(for c in $commits; do
 				git grep -n -a -E -e "${kind%|*}" "$c" -- | while IFS=: read -r commit path line rest; do
 					echo "         - commit: $commit"
@@ -61,9 +67,12 @@ $locations
        (?) To push, remove secret from commit(s) or follow this URL to allow the secret.
        $GITHUBTEST_URL/security/secret-scanning/unblock-secret/2hXvEc0mp1eRvxyJtKTVX2ZQa7K
 "
-		done
+		done <<-END
+			$kinds
+		END
 		if [ -n "$found" ]; then
 			violations "$ref"
+			echo
 			cat <<-'END'
 			- GITHUB PUSH PROTECTION
 			  —————————————————————————————————————————

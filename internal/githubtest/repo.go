@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -144,7 +145,8 @@ func (s *Server) repo(owner, name string) *Repo {
 // FullName is OWNER/NAME.
 func (r *Repo) FullName() string { return r.Owner + "/" + r.Name }
 
-// Protect protects a branch: nobody pushes to it.
+// Protect protects the branches that match a shell pattern: nobody pushes to
+// them.
 func (r *Repo) Protect(branch string) error {
 	return r.config("githubtest.protected", "refs/heads/"+branch)
 }
@@ -155,8 +157,16 @@ func (r *Repo) AddRule(refPattern, words string) error {
 	return r.config("githubtest.rule", refPattern+" "+words)
 }
 
-// PushProtection switches secret scanning of pushes on.
-func (r *Repo) PushProtection() error { return r.config("githubtest.pushprotection", "true") }
+// PushProtection switches secret scanning of pushes on. Custom patterns are
+// "EXPRESSION|Name".
+func (r *Repo) PushProtection(custom ...string) error {
+	for _, pattern := range custom {
+		if err := r.config("githubtest.secret", pattern); err != nil {
+			return err
+		}
+	}
+	return r.config("githubtest.pushprotection", "true")
+}
 
 func (r *Repo) config(key, value string) error {
 	_, err := git(r.Dir, "config", "--add", key, value)
@@ -197,7 +207,7 @@ func (r *Repo) Issues() []Issue {
 func (r *Repo) protected(branch string) bool {
 	out, _ := git(r.Dir, "config", "--get-all", "githubtest.protected")
 	for p := range strings.Lines(out) {
-		if strings.TrimSpace(p) == "refs/heads/"+branch {
+		if ok, err := path.Match(strings.TrimSpace(p), "refs/heads/"+branch); ok && err == nil {
 			return true
 		}
 	}
