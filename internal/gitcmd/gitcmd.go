@@ -172,6 +172,16 @@ func (g Git) Run(ctx context.Context, in io.Reader, out io.Writer, args ...strin
 	return &Error{Args: args, ExitCode: cmd.ProcessState.ExitCode(), Stderr: strings.TrimSpace(stderr.String()), Err: err}
 }
 
+// coreLimit is one byte, which makes no core file and, unlike none, also keeps
+// the kernel from piping the dump to a handler (core(5)).
+func coreLimit() uint64 {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_CORE, &l); err != nil {
+		return 0
+	}
+	return min(1, l.Max)
+}
+
 // start starts cmd with the limits in force before git runs: Linux applies
 // prlimit to a live process, so the child is limited from the parent, and a
 // child that reads its data from stdin has not seen any yet.
@@ -192,7 +202,7 @@ func (g Git) start(cmd *exec.Cmd) error {
 	}
 	secs := uint64((g.Limits.CPU + time.Second - 1) / time.Second)
 	err := errors.Join(
-		set(unix.RLIMIT_CORE, true, 0),
+		set(unix.RLIMIT_CORE, true, coreLimit()),
 		set(unix.RLIMIT_CPU, secs > 0, secs),
 		set(unix.RLIMIT_AS, g.Limits.Memory > 0, g.Limits.Memory),
 		set(unix.RLIMIT_FSIZE, g.Limits.FileSize > 0, g.Limits.FileSize),

@@ -43,7 +43,7 @@ func TestLimits(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"Max cpu time": "2 2", "Max address space": "3221225472 3221225472", "Max file size": "5242880 5242880",
-		"Max core file size": "0 0", "Max processes": "1 1",
+		"Max core file size": "1 1", "Max processes": "1 1",
 	} {
 		found := false
 		for line := range strings.Lines(string(limits)) {
