@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the tests need on Debian or Ubuntu, once: git, npm (for the
 # published API description that the stand-in is checked against), gcc (for the
-# race detector), zip and an ordinary user. Needs root or sudo only if something
+# race detector), zip, xz and an ordinary user. Needs root or sudo only if something
 # is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -14,6 +14,7 @@ command -v git >/dev/null || need+=(git)
 command -v npm >/dev/null || need+=(npm)
 command -v gcc >/dev/null || need+=(gcc libc6-dev)
 command -v zip >/dev/null || need+=(zip)
+command -v xz >/dev/null || need+=(xz-utils)
 command -v bwrap >/dev/null || need+=(bubblewrap)
 if [ ${#need[@]} -gt 0 ]; then
   command -v apt-get >/dev/null || { echo "setup: install these and run again: ${need[*]}" >&2; exit 1; }

@@ -47,11 +47,14 @@ func (v *view) locate(from, to int) (at span, how string, ok bool) {
 
 const (
 	// maxDepth allows an encoding within an encoding, and one of the rewrites
-	// (literals joined, zero-width characters removed) besides.
+	// (literals joined, zero-width characters removed) besides. Archives do not
+	// count.
 	maxDepth = 3
 	// contextBefore and contextAfter are how much of the parent's line a piece
 	// repeats: gitleaks' longest name, 50, 20 more and an operator.
 	contextBefore, contextAfter = 96, 8
+	// keyAfter is the same for the first line of a private key.
+	keyAfter = 4 << 10
 	// minRun is the shortest stretch that is taken for base64 or hexadecimal:
 	// a secret of 12 bytes.
 	minRun = 16
@@ -70,7 +73,21 @@ type rewriter struct {
 
 // add appends decoded, found at raw in the parent.
 func (w *rewriter) add(raw span, decoded []byte, how string) {
-	if !w.budget.take(len(decoded) + contextBefore + contextAfter) {
+	w.addWith(contextAfter, raw, decoded, how)
+}
+
+// addText does the same for text of which a part alone was encoded: what
+// follows it may be the body of a key.
+func (w *rewriter) addText(raw span, decoded []byte, how string) {
+	after := contextAfter
+	if bytes.Contains(decoded, []byte("-----BEGIN")) {
+		after = keyAfter
+	}
+	w.addWith(after, raw, decoded, how)
+}
+
+func (w *rewriter) addWith(after int, raw span, decoded []byte, how string) {
+	if !w.budget.take(len(decoded) + contextBefore + after) {
 		return
 	}
 	text := w.parent.text
@@ -83,14 +100,14 @@ func (w *rewriter) add(raw span, decoded []byte, how string) {
 	from := len(c.text)
 	c.text = append(c.text, decoded...)
 	c.pieces = append(c.pieces, piece{span{from, len(c.text)}, raw, how})
-	c.text = append(c.text, text[raw.to:min(raw.to+contextAfter, len(text))]...)
+	c.text = append(c.text, text[raw.to:min(raw.to+after, len(text))]...)
 	c.text = append(c.text, "\n\x00\n"...)
 }
 
 // derive returns the views that v's text holds in encoded form.
 func derive(v *view, b *budget) []*view {
 	if v.depth >= maxDepth {
-		return nil
+		return unpack(v, b)
 	}
 	w := &rewriter{parent: v, budget: b, child: view{text: (*texts.Get().(*[]byte))[:0], depth: v.depth + 1, parent: v}}
 	decodeRuns(w)
@@ -178,19 +195,34 @@ func decodeRuns(w *rewriter) {
 		if len(run) < minRun {
 			continue
 		}
-		raw := span{from, i}
-		if hexadecimal(run) {
-			for off := range 2 {
-				w.scratch = unhex(w.scratch[:0], run[off:])
-				w.keep(raw, w.scratch, "hexadecimal")
-			}
-			continue
+		for n := 0; n < 2 && i < len(text) && text[i] == '='; n++ {
+			i++ // padding, which would hide from an expression that a value ends here
 		}
+		raw := span{from, i}
+		decodeHex(w, run, raw)
 		for off := range 4 {
 			if plausible(run[off:]) {
 				w.scratch = unbase64(w.scratch[:0], run[off:])
 				w.keep(raw, w.scratch, "base64")
 			}
+		}
+	}
+}
+
+// decodeHex decodes the hexadecimal stretches of a run, which may stand behind
+// letters that only base64 has, as in a path.
+func decodeHex(w *rewriter, run []byte, raw span) {
+	for i := 0; i < len(run); i++ {
+		from := i
+		for i < len(run) && fourBits[run[i]] != 0xff {
+			i++
+		}
+		if i-from < 2*minPrintable {
+			continue
+		}
+		for off := range 2 {
+			w.scratch = unhex(w.scratch[:0], run[from+off:i])
+			w.keep(raw, w.scratch, "hexadecimal")
 		}
 	}
 }
@@ -242,13 +274,26 @@ func plausible(run []byte) bool {
 				zeros++ // UTF-16
 			}
 		}
+		if i == 0 && packedBegin(b) {
+			return true
+		}
 		if n+zeros < 3 || n == 0 {
 			printable = 0
 		} else if printable += 3; printable >= minPrintable-3 {
 			return true
 		}
 	}
-	return run[0] == 'H' && run[1] == '4' || run[0] == 'U' && run[1] == 'E' // gzip, zip
+	return false
+}
+
+// packedBegin reports whether the magic bytes of an archive begin with b.
+func packedBegin(b [3]byte) bool {
+	for i := range unpackers {
+		if unpackers[i].magic[:3] == string(b[:]) {
+			return true
+		}
+	}
+	return false
 }
 
 func decode4(s []byte) [3]byte {

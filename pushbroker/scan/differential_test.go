@@ -14,80 +14,21 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rs/zerolog"
 	"github.com/zricethezav/gitleaks/v8/detect"
 	"github.com/zricethezav/gitleaks/v8/report"
 
 	"github.com/kickhq/kick/policy"
+	"github.com/kickhq/kick/pushbroker/scan/internal/corpus"
 )
 
-// gitleaksDetector is gitleaks as it would have to run here: an agent picks
-// paths and comments, so neither allows anything.
+// gitleaksDetector is gitleaks without its allowances.
 func gitleaksDetector(t testing.TB, depth int) *detect.Detector {
 	t.Helper()
-	zerolog.SetGlobalLevel(zerolog.Disabled)
-	d, err := detect.NewDetectorDefaultConfig()
+	d, err := corpus.Gitleaks(depth)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.IgnoreGitleaksAllow = true
-	d.MaxDecodeDepth = depth
-	for _, a := range d.Config.Allowlists {
-		a.Paths = nil
-	}
 	return d
-}
-
-// random draws a string that re matches.
-func random(re *syntax.Regexp, r *rand.Rand) string {
-	switch re.Op {
-	case syntax.OpLiteral:
-		return string(re.Rune)
-	case syntax.OpCharClass:
-		var all []rune
-		for i := 0; i < len(re.Rune); i += 2 {
-			for c := re.Rune[i]; c <= re.Rune[i+1] && c < 127; c++ {
-				if c >= ' ' || len(re.Rune) <= 4 {
-					all = append(all, c)
-				}
-			}
-		}
-		if len(all) == 0 {
-			return string(re.Rune[0])
-		}
-		return string(all[r.IntN(len(all))])
-	case syntax.OpAnyChar, syntax.OpAnyCharNotNL:
-		return string(rune('a' + r.IntN(26)))
-	case syntax.OpCapture:
-		return random(re.Sub[0], r)
-	case syntax.OpStar, syntax.OpPlus, syntax.OpQuest, syntax.OpRepeat:
-		least, most := 0, 8
-		switch re.Op {
-		case syntax.OpPlus:
-			least = 1
-		case syntax.OpQuest:
-			most = 1
-		case syntax.OpRepeat:
-			least, most = re.Min, re.Max
-			if most < 0 || most > least+40 {
-				most = least + 40
-			}
-		}
-		var b strings.Builder
-		for range least + r.IntN(most-least+1) {
-			b.WriteString(random(re.Sub[0], r))
-		}
-		return b.String()
-	case syntax.OpConcat:
-		var b strings.Builder
-		for _, sub := range re.Sub {
-			b.WriteString(random(sub, r))
-		}
-		return b.String()
-	case syntax.OpAlternate:
-		return random(re.Sub[r.IntN(len(re.Sub))], r)
-	}
-	return ""
 }
 
 // certainIDs are gitleaks' rules that block here, by their own ids or by the
@@ -106,9 +47,9 @@ func certainIDs() map[string]bool {
 // what we find but do not call certain.
 func compare(t testing.TB, s *Scanner, d *detect.Detector, text, path, where string) (theirs, missed, unsure []report.Finding) {
 	t.Helper()
-	all, spent, err := s.search(context.Background(), []byte(text), path)
-	if err != nil || spent != "" {
-		t.Fatalf("%s: %v, spent %q", where, err, spent)
+	all, not, err := s.search(context.Background(), []byte(text), path)
+	if err != nil || not.why != "" {
+		t.Fatalf("%s: %v, not searched: %q", where, err, not.why)
 	}
 	theirs = d.Detect(detect.Fragment{Raw: text, FilePath: path}) //nolint:staticcheck // Detect takes no other type
 	for _, g := range theirs {
@@ -157,7 +98,7 @@ func TestFindsWhatGitleaksFinds(t *testing.T) {
 		}
 		struck := false
 		for n := range 24 {
-			text := fmt.Sprintf(frames[n%len(frames)], random(re, r))
+			text := fmt.Sprintf(frames[n%len(frames)], corpus.Random(re, r))
 			if len(rule.Keywords) > 0 && n%2 == 0 {
 				text += rule.Keywords[0] + "\n" // some rules ask for a word anywhere
 			}

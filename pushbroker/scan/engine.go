@@ -1,10 +1,8 @@
 package scan
 
 import (
-	"context"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/kickhq/kick/policy"
 )
@@ -71,14 +69,9 @@ type window struct{ from, to int }
 
 var passes = sync.Pool{New: func() any { return &pass{} }}
 
-// errBudget says that the time for one item is over.
-type errBudget struct{}
-
-func (errBudget) Error() string { return "the item's time is spent" }
-
 // find returns the hits in text, in no order. path is the item's path, for the
 // few rules that have a condition on it.
-func (e *engine) find(ctx context.Context, deadline time.Time, text []byte, path string) ([]hit, error) {
+func (e *engine) find(b *budget, text []byte, path string) ([]hit, error) {
 	p := passes.Get().(*pass)
 	defer func() {
 		for _, r := range p.touched {
@@ -91,40 +84,24 @@ func (e *engine) find(ctx context.Context, deadline time.Time, text []byte, path
 	p.text, p.path = text, path
 
 	var err error
-	strikes := 0
 	e.index.find(text, func(id, start int) bool {
-		if strikes++; strikes%4096 == 0 {
-			err = expired(ctx, deadline)
-		}
-		if err == nil {
-			err = e.strike(ctx, deadline, p, id, start)
-		}
+		err = e.strike(b, p, id, start)
 		return err == nil
 	})
 	for _, r := range p.touched {
 		if err == nil {
-			err = p.run(ctx, deadline, r)
+			err = p.run(b, r)
 		}
 	}
 	return p.hits, err
 }
 
-func expired(ctx context.Context, deadline time.Time) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if time.Now().After(deadline) {
-		return errBudget{}
-	}
-	return nil
-}
-
 // strike notes where a rule has to look, and looks where it noted before if
 // that is a place apart.
-func (e *engine) strike(ctx context.Context, deadline time.Time, p *pass, id, start int) error {
+func (e *engine) strike(b *budget, p *pass, id, start int) error {
 	ref, end := e.refs[id], start+len(e.index.entries[id].text)
 	if ref.rule == heldRule {
-		p.hits = append(p.hits, hit{rule: heldRule, held: ref.held, start: start, end: end, level: policy.Block})
+		p.hits = append(p.hits, hit{rule: heldRule, held: ref.held, match: start, start: start, end: end, level: policy.Block})
 		return nil
 	}
 	r := &ruleTable[ref.rule]
@@ -150,7 +127,7 @@ func (e *engine) strike(ctx context.Context, deadline time.Time, p *pass, id, st
 		w.from, w.to = min(w.from, from), max(w.to, to)
 		return nil
 	}
-	err := p.run(ctx, deadline, ref.rule)
+	err := p.run(b, ref.rule)
 	*w = window{from, to}
 	return err
 }
@@ -266,18 +243,22 @@ func (k *runs) around(text []byte, at int, stop func(byte) bool) (from, to int) 
 	return from, to
 }
 
+// verifyCost is a verifier's share of the budget: it may read 32 KiB, some
+// twenty times as fast as an expression does.
+const verifyCost = 2 << 10
+
 // run runs a rule's expression in its window.
-func (p *pass) run(ctx context.Context, deadline time.Time, index int) error {
-	if err := expired(ctx, deadline); err != nil {
-		return err
-	}
+func (p *pass) run(b *budget, index int) error {
 	r, c, w := &ruleTable[index], compile(index), p.windows[index]
 	if c.path != nil && !c.path.MatchString(p.path) {
 		return nil
 	}
-	for n, m := range c.expr.FindAllSubmatchIndex(p.text[w.from:w.to], -1) {
-		if n%64 == 63 {
-			if err := expired(ctx, deadline); err != nil {
+	if err := b.match(w.to - w.from); err != nil {
+		return err
+	}
+	for _, m := range c.expr.FindAllSubmatchIndex(p.text[w.from:w.to], -1) {
+		if r.verify != "" {
+			if err := b.match(verifyCost); err != nil {
 				return err
 			}
 		}

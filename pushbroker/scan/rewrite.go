@@ -5,11 +5,17 @@ import (
 	"unicode/utf8"
 )
 
-// maxEscaped caps the stretch around an escape that is decoded with it.
-const maxEscaped = 8 << 10
+const (
+	// maxEscaped caps the stretch around an escape that is decoded with it.
+	maxEscaped = 8 << 10
+	// minEscaped is decoded behind an escape: it may stand in a name, and the
+	// value follow.
+	minEscaped = 192
+)
 
 // decodeEscapes decodes %41, \x41, \u0041, \u{41}, \U00000041, \101, &#65; and
-// &#x41; in the word around them.
+// &#x41; from the begin of the word that holds the first to the end of one
+// behind it.
 func decodeEscapes(w *rewriter) {
 	text := w.parent.text
 	done := 0 // text before it is decoded, or needs not be
@@ -21,11 +27,11 @@ func decodeEscapes(w *rewriter) {
 		for from > done && at-from < maxEscaped && !isSpace(text[from-1]) {
 			from--
 		}
-		for to < len(text) && to-at < maxEscaped && !isSpace(text[to]) {
+		for to < len(text) && to-at < maxEscaped && (to-at < minEscaped || !isSpace(text[to])) {
 			to++
 		}
 		w.scratch = unescapeAll(w.scratch[:0], text[from:to])
-		w.add(span{from, to}, w.scratch, "escapes")
+		w.addText(span{from, to}, w.scratch, "escapes")
 		done, at = to, to-1
 	}
 }
@@ -145,7 +151,7 @@ func joinLiterals(w *rewriter) {
 			end = start + next
 			open = after(text, end)
 		}
-		w.add(span{from, end}, out, "joined strings")
+		w.addText(span{from, end}, out, "joined strings")
 		i = end + 1
 	}
 }
@@ -228,7 +234,7 @@ func dropInvisible(w *rewriter) {
 			}
 			out, to = append(out, text[to]), to+1
 		}
-		w.add(span{from, to}, out, "invisible characters")
+		w.addText(span{from, to}, out, "invisible characters")
 		i = max(to, at+1)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/kickhq/kick/policy"
 	"github.com/kickhq/kick/pushbroker/scan/internal/ruleset"
@@ -20,7 +19,7 @@ func newScanner(t testing.TB, held map[string]string) *Scanner {
 			t.Fatal(err)
 		}
 	}
-	s, err := New(Options{Key: key, Held: h, Timeout: time.Minute})
+	s, err := New(Options{Key: key, Held: h})
 	if err != nil {
 		t.Fatal(err)
 	}

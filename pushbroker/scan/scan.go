@@ -4,7 +4,7 @@
 //
 // One pass over the bytes finds literals that the rules' matches hold; only
 // around such a literal does an expression run. What may be encoded (base64,
-// hexadecimal, escapes, UTF-16, gzip, zip, joined literals, invisible
+// hexadecimal, escapes, UTF-16, compression, joined literals, invisible
 // characters) is decoded and searched again, within a budget.
 //
 // A value that is certainly a secret blocks, one that may be one asks for
@@ -21,7 +21,6 @@ import (
 	"fmt"
 	"sort"
 	"sync"
-	"time"
 
 	"github.com/kickhq/kick/policy"
 	"github.com/kickhq/kick/pushbroker"
@@ -32,10 +31,10 @@ const (
 	// DefaultMaxDecoded is what one item may decode to: a jar of 20 MiB, the
 	// most that a push may bring by default, holds about three times that.
 	DefaultMaxDecoded = 64 << 20
-	// DefaultTimeout is the time for one item. 5 MiB of source, the largest
-	// file that a push may bring by default, takes about 0.1 s; bytes that
-	// strike every rule take seconds.
-	DefaultTimeout = 10 * time.Second
+	// DefaultMaxMatched is what expressions may read of one item. Of source they
+	// read a tenth; they read about 30 MB/s, so that bytes which are made to
+	// strike every rule cost some ten seconds.
+	DefaultMaxMatched = 256 << 20
 )
 
 const (
@@ -43,7 +42,7 @@ const (
 	// maxFindings of one item are told; the rest would tell nothing new.
 	maxFindings = 200
 	// version counts changes of the engine that change what is found.
-	version = 1
+	version = 2
 )
 
 // Options of a Scanner.
@@ -55,8 +54,9 @@ type Options struct {
 	Held *Held
 	// MaxDecoded caps the bytes that one item is decoded to; 0: DefaultMaxDecoded.
 	MaxDecoded int64
-	// Timeout caps the time for one item; 0: DefaultTimeout.
-	Timeout time.Duration
+	// MaxMatched caps the bytes of one item that expressions read, decoded ones
+	// included, each as often as a rule reads it; 0: DefaultMaxMatched.
+	MaxMatched int64
 }
 
 // Scanner looks for secrets. It is for use by many goroutines at once.
@@ -64,7 +64,7 @@ type Scanner struct {
 	key        []byte
 	held       *Held
 	maxDecoded int64
-	timeout    time.Duration
+	maxMatched int64
 	engine     *engine
 }
 
@@ -78,14 +78,14 @@ func New(o Options) (*Scanner, error) {
 	if len(o.Key) < minKey {
 		return nil, fmt.Errorf("scanner: the fingerprint key has %d bytes; give at least %d", len(o.Key), minKey)
 	}
-	s := &Scanner{key: append([]byte{}, o.Key...), held: o.Held, maxDecoded: o.MaxDecoded, timeout: o.Timeout}
+	s := &Scanner{key: append([]byte{}, o.Key...), held: o.Held, maxDecoded: o.MaxDecoded, maxMatched: o.MaxMatched}
 	if s.maxDecoded == 0 {
 		s.maxDecoded = DefaultMaxDecoded
 	}
-	if s.timeout == 0 {
-		s.timeout = DefaultTimeout
+	if s.maxMatched == 0 {
+		s.maxMatched = DefaultMaxMatched
 	}
-	if s.maxDecoded < 0 || s.timeout < 0 {
+	if s.maxDecoded < 0 || s.maxMatched < 0 {
 		return nil, fmt.Errorf("scanner: a budget is negative; give more than 0, or 0 for the default")
 	}
 	s.engine = newEngine(o.Held)
@@ -98,7 +98,7 @@ func New(o Options) (*Scanner, error) {
 // is still reported, since it is to be rotated. Scan fails only if ctx ends or
 // base cannot be read.
 func (s *Scanner) Scan(ctx context.Context, it pushbroker.Item) ([]policy.Finding, error) {
-	found, spent, err := s.search(ctx, it.Data, it.Path)
+	found, not, err := s.search(ctx, it.Data, it.Path)
 	if err != nil {
 		return nil, fmt.Errorf("scan %s %s: %w", it.Kind, it.OID, err)
 	}
@@ -110,23 +110,23 @@ func (s *Scanner) Scan(ctx context.Context, it pushbroker.Item) ([]policy.Findin
 			return nil, fmt.Errorf("scan %s %s against base: %w", it.Kind, it.OID, err)
 		}
 	}
-	return s.findings(it.Data, found, spent), nil
+	return s.findings(it.Data, found, not), nil
 }
 
 // Text returns the findings in bytes that are no object: a title or body of a
 // pull request, for instance.
 func (s *Scanner) Text(ctx context.Context, text []byte) ([]policy.Finding, error) {
-	found, spent, err := s.search(ctx, text, "")
+	found, not, err := s.search(ctx, text, "")
 	if err != nil {
 		return nil, fmt.Errorf("scan text: %w", err)
 	}
-	return s.findings(text, found, spent), nil
+	return s.findings(text, found, not), nil
 }
 
 // Digest names the rules and the budget.
 func (s *Scanner) Digest() string {
 	h := sha256.New()
-	fmt.Fprintf(h, "%d %s %s %d %d", version, gitleaksVersion, tableDigest(), s.maxDecoded, s.timeout)
+	fmt.Fprintf(h, "%d %s %s %d %d", version, gitleaksVersion, tableDigest(), s.maxDecoded, s.maxMatched)
 	return hex.EncodeToString(h.Sum(nil))
 }
 
@@ -157,25 +157,30 @@ type found struct {
 	decode bool
 }
 
-// search returns what is in data, at most maxFindings, the gravest first; spent
-// says what budget ran out, if one did.
-func (s *Scanner) search(ctx context.Context, data []byte, path string) (all []found, spent string, err error) {
-	b := &budget{ctx: ctx, deadline: time.Now().Add(s.timeout), left: s.maxDecoded}
+// unsearched says what of an item was not searched, and why.
+type unsearched struct {
+	why    string // the search stopped early; empty: it did not
+	opaque string // the kind of what could not be opened; empty: nothing
+}
+
+// search returns what is in data, at most maxFindings, the gravest first.
+func (s *Scanner) search(ctx context.Context, data []byte, path string) (all []found, not unsearched, err error) {
+	b := &budget{ctx: ctx, left: s.maxDecoded, work: s.maxMatched}
+	defer b.close()
 	seen := map[string]int{} // value to its place in all
 	for views := []*view{{text: data}}; len(views) > 0; {
 		v := views[len(views)-1]
 		views = views[:len(views)-1]
-		hits, err := s.engine.find(ctx, b.deadline, v.text, path)
-		if err != nil {
-			if !errors.As(err, &errBudget{}) {
-				return nil, "", err
-			}
-			b.exceed("time")
+		hits, err := s.engine.find(b, v.text, path)
+		if err != nil && !errors.Is(err, errSpent) {
+			return nil, unsearched{}, err
 		}
 		for _, h := range strongest(hits) {
 			at, how, ok := v.locate(h.start, h.end)
-			if !ok {
-				continue
+			if !ok { // unless it is the name before the value that was encoded
+				if at, how, ok = v.locate(h.match, h.end); !ok {
+					continue
+				}
 			}
 			f := found{h, string(v.text[h.start:h.end]), at, how, v.parent != nil}
 			if i, ok := seen[f.value]; !ok {
@@ -186,7 +191,7 @@ func (s *Scanner) search(ctx context.Context, data []byte, path string) (all []f
 				all[i] = f
 			}
 		}
-		if b.spent == "time" {
+		if err != nil {
 			break
 		}
 		views = append(views, derive(v, b)...)
@@ -200,7 +205,7 @@ func (s *Scanner) search(ctx context.Context, data []byte, path string) (all []f
 		}
 		return all[i].at.from < all[j].at.from
 	})
-	return all[:min(len(all), maxFindings)], b.spent, nil
+	return all[:min(len(all), maxFindings)], unsearched{b.spent, b.opaque}, ctx.Err()
 }
 
 // strongest leaves out hits that overlap a graver one.
@@ -296,16 +301,24 @@ func (s *Scanner) dropKnown(ctx context.Context, it pushbroker.Item, all []found
 }
 
 // findings words what was found.
-func (s *Scanner) findings(data []byte, all []found, spent string) []policy.Finding {
+func (s *Scanner) findings(data []byte, all []found, not unsearched) []policy.Finding {
 	var out []policy.Finding
 	for _, f := range all {
 		out = append(out, s.finding(data, f))
 	}
-	if spent != "" {
+	// A fingerprint of the whole item lets an operator accept it as it is.
+	if not.why != "" {
 		out = append(out, policy.Finding{
-			Rule: "decode-budget", Level: policy.Review,
-			Message: fmt.Sprintf("this could not be searched to its end: the budget of %s for one item is spent", spent),
-			Remedy:  "look at it, or commit what it was made from instead of the archive or encoded data",
+			Rule: "not-searched", Level: policy.Block, Fingerprint: s.fingerprint("not-searched", string(data)),
+			Message: "this could not be searched to its end: " + not.why,
+			Remedy:  "commit what it was made from instead of the archive or encoded data, or look at it and allow its fingerprint in the policy with a reason",
+		})
+	}
+	if not.opaque != "" {
+		out = append(out, policy.Finding{
+			Rule: "opaque-archive", Level: policy.Review, Fingerprint: s.fingerprint("opaque-archive", string(data)),
+			Message: "this holds " + not.opaque + " data that cannot be opened: it is encrypted, or needs a method, a dictionary or a window that is not supported",
+			Remedy:  "look at it, or commit what it was made from",
 		})
 	}
 	return out

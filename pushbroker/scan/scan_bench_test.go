@@ -42,6 +42,23 @@ func BenchmarkGoSource(b *testing.B) {
 	b.ReportMetric(float64(size)*float64(b.N)/1e6/(cpu(b)-before).Seconds(), "MB/cpu-s")
 }
 
+// BenchmarkHostile is 2 MiB of what is hardest for some part of the scanner.
+func BenchmarkHostile(b *testing.B) {
+	s := newScanner(b, nil)
+	for name, unit := range hostile() {
+		b.Run(name, func(b *testing.B) {
+			text := []byte(strings.Repeat(unit, 2<<20/len(unit)+1))
+			before := cpu(b)
+			for b.Loop() {
+				if _, err := s.Text(context.Background(), text); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric((cpu(b)-before).Seconds()/float64(b.N), "cpu-s/op")
+		})
+	}
+}
+
 // BenchmarkSmall is one item of 1 KiB, as most commits, paths and messages are.
 func BenchmarkSmall(b *testing.B) {
 	s := newScanner(b, nil)

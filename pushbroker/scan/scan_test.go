@@ -9,6 +9,7 @@ import (
 
 	"github.com/kickhq/kick/policy"
 	"github.com/kickhq/kick/pushbroker"
+	"github.com/kickhq/kick/pushbroker/scan/internal/corpus"
 	"github.com/kickhq/kick/pushbroker/scan/internal/ruleset"
 )
 
@@ -55,7 +56,7 @@ func TestKnownInBaseIsNotNew(t *testing.T) {
 	const held = "correct-horse-battery-staple"
 	s := newScanner(t, map[string]string{"MODEL_KEY": held})
 	old, fresh := ruleset.Expand("ghp_{an:36}", 1), ruleset.Expand("ghp_{an:36}", 2)
-	packed := zipped("s.txt", "token "+old, 8)
+	packed := corpus.Zip("s.txt", "token "+old, 8)
 	for name, c := range map[string]struct {
 		base tree
 		path string
@@ -66,8 +67,8 @@ func TestKnownInBaseIsNotNew(t *testing.T) {
 		"removed from the file":        {tree{files: map[string]string{"a": "x\n" + old}}, "a", "x\n", ""},
 		"moved to another path":        {tree{files: map[string]string{"a": "x\n" + old}}, "b/c", "x\n" + old, ""},
 		"in older history":             {tree{older: []string{"t=" + old}}, "b", "x\n" + old, ""},
-		"encoded as before, elsewhere": {tree{files: map[string]string{"a": "k: " + b64("t="+old)}}, "b", "j: " + b64("t="+old), ""},
-		"was plain, is encoded":        {tree{files: map[string]string{"a": old}}, "a", b64("t=" + old), ""},
+		"encoded as before, elsewhere": {tree{files: map[string]string{"a": "k: " + corpus.Base64("t="+old)}}, "b", "j: " + corpus.Base64("t="+old), ""},
+		"was plain, is encoded":        {tree{files: map[string]string{"a": old}}, "a", corpus.Base64("t=" + old), ""},
 		"archive changed around it":    {tree{files: map[string]string{"a.zip": packed}}, "a.zip", packed + "trailer", ""},
 		"new":                          {tree{files: map[string]string{"a": "x"}}, "a", fresh, policy.Block},
 		"new beside an old one":        {tree{files: map[string]string{"a": old}}, "a", old + "\n" + fresh, policy.Block},
@@ -135,7 +136,7 @@ func TestFingerprints(t *testing.T) {
 	one, two := ruleset.Expand("ghp_{an:36}", 1), ruleset.Expand("ghp_{an:36}", 2)
 	s := newScanner(t, nil)
 	fingerprint := func(s *Scanner, text string) string { return scanText(t, s, text)[0].Fingerprint }
-	if fingerprint(s, one) != fingerprint(s, "elsewhere\n"+one) || fingerprint(s, one) != fingerprint(s, b64("x "+one)) {
+	if fingerprint(s, one) != fingerprint(s, "elsewhere\n"+one) || fingerprint(s, one) != fingerprint(s, corpus.Base64("x "+one)) {
 		t.Error("the fingerprint depends on the place")
 	}
 	other, err := New(Options{Key: testKey})

@@ -1,141 +1,178 @@
 package scan
 
 import (
-	"archive/zip"
 	"bytes"
 	"compress/flate"
 	"compress/gzip"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/therootcompany/xz"
 )
 
-// unpacker opens one kind of compressed or packed bytes. A further kind is a
-// further row.
+// unpacker opens one kind of compressed bytes. A further kind is a further row.
+// What is packed and not compressed (tar, ar, stored members of a zip archive)
+// needs none: it is searched as it stands, and so are the names in an archive.
+// bzip2 has none: it decodes 12 MB/s, so that one file could cost five seconds.
 type unpacker struct {
-	name string
-	// whole says that opening it where it first begins opens all that follows.
-	whole bool
-	// find returns where such bytes begin in data, or -1.
-	find func(data []byte) int
-	// open calls member with the content of each member, and the name that the
-	// archive gives it. Its error ends the archive; what came before counts.
-	open func(data []byte, member func(name string, r io.Reader) error) error
+	name  string
+	magic string // with which such bytes begin
+	// open returns a reader of what data, which begins with magic, holds; in
+	// reads data, and is behind the stream when that is read to its end. errOpaque says that data is of this kind and cannot be opened.
+	open func(b *budget, data []byte, in *bytes.Reader) (io.Reader, error)
 }
 
 var unpackers = []unpacker{
-	{name: "gzip", find: magic("\x1f\x8b\x08"), open: openGzip},
-	{name: "zip", whole: true, find: magic("PK\x03\x04"), open: openZip},
+	{"gzip", "\x1f\x8b\x08", openGzip},
+	{"zip", "PK\x03\x04", openZipMember},
+	{"xz", "\xfd7zXZ\x00", openXZ},
+	{"zstd", "\x28\xb5\x2f\xfd", openZstd},
 }
 
-func magic(prefix string) func([]byte) int {
-	return func(data []byte) int { return bytes.Index(data, []byte(prefix)) }
-}
+// errOpaque says that bytes are compressed or encrypted in a way that cannot be
+// undone here.
+var errOpaque = errors.New("cannot be opened")
 
-// packed reports whether data begins with the magic bytes of an archive.
+// maxWindow caps what xz and zstd keep of what they decoded: the windows of
+// xz -9 (64 MiB) and of zstd -19 (8 MiB) pass, those of zstd --ultra --long do not.
+const maxWindow = 64 << 20
+
+// packed reports whether data holds the magic bytes of a kind.
 func packed(data []byte) bool {
-	for _, u := range unpackers {
-		if u.find(data[:min(len(data), 4)]) == 0 {
+	for i := range unpackers {
+		if bytes.Contains(data, []byte(unpackers[i].magic)) {
 			return true
 		}
 	}
 	return false
 }
 
-// maxStreams caps how many places of one text are tried for one kind.
-const maxStreams = 64
+// openCost is what one attempt to open takes from the budget of bytes; most
+// fail at once, and hostile bytes may hold a magic every three bytes.
+const openCost = 1 << 10
 
-// unpack returns a view of each member of each archive in v's text, wherever
-// in it the archive begins: neither name nor place decides, only magic bytes.
+// unpack returns a view of each compressed stream in v's text, wherever in it
+// the stream begins: neither name nor place decides, only magic bytes. Of a zip
+// archive every member is found by its own header, also one that the archive's
+// directory does not list. Archives in archives are bounded by the budget alone.
 func unpack(v *view, b *budget) []*view {
 	var children []*view
-	for _, u := range unpackers {
-		data, at := v.text, 0
-		for range maxStreams {
-			i := u.find(data[at:])
-			if i < 0 {
+	for i := range unpackers {
+		u := &unpackers[i]
+		for at := 0; ; {
+			next := bytes.Index(v.text[at:], []byte(u.magic))
+			if next < 0 {
 				break
 			}
-			at += i
-			err := u.open(data[at:], func(name string, r io.Reader) error {
-				content, err := b.read(r)
-				if len(content) > 0 {
-					children = append(children, &view{text: content, depth: v.depth + 1, parent: v, whole: span{at, at}, how: u.name})
-				}
-				if name != "" {
-					children = append(children, &view{text: []byte(name), depth: maxDepth, parent: v, whole: span{at, at}, how: u.name})
-				}
-				return err
-			})
-			switch {
-			case errors.As(err, new(errTooMany)):
-				b.exceed("archive members")
-			case err == nil && u.whole, b.spent != "":
+			at += next
+			if !b.take(openCost) {
 				return children
 			}
-			at++
+			content, used, opaque := u.unpack(v.text[at:], b)
+			if opaque && v.depth == 0 { // elsewhere chance bytes look so
+				b.opaque = u.name
+			}
+			if len(content) > 0 {
+				children = append(children, &view{text: content, depth: v.depth, parent: v, whole: span{at, at}, how: u.name})
+			}
+			if b.spent != "" {
+				return children
+			}
+			at += used
 		}
 	}
 	return children
 }
 
-func openGzip(data []byte, member func(string, io.Reader) error) error {
-	z, err := gzip.NewReader(bytes.NewReader(data))
-	if err != nil {
-		return err
+// unpack returns what data holds, and after how many bytes to look for more:
+// behind the stream if it is sound, else after its first byte. What is damaged
+// counts up to where the damage is.
+func (u *unpacker) unpack(data []byte, b *budget) (content []byte, used int, opaque bool) {
+	in := bytes.NewReader(data)
+	r, err := u.open(b, data, in)
+	if err == nil {
+		content, err = b.read(r)
 	}
-	return member(z.Name+"\n"+z.Comment, z)
+	if err == nil {
+		return content, max(len(data)-in.Len(), 1), false
+	}
+	for _, known := range []error{errOpaque, xz.ErrMemlimit, xz.ErrOptions, zstd.ErrUnknownDictionary, zstd.ErrWindowSizeExceeded} {
+		opaque = opaque || errors.Is(err, known)
+	}
+	return content, 1, opaque
 }
 
-func openZip(data []byte, member func(string, io.Reader) error) error {
-	z, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
-	if err != nil {
-		return openZipMember(data, member)
+func openGzip(_ *budget, _ []byte, in *bytes.Reader) (io.Reader, error) {
+	return gzip.NewReader(in)
+}
+
+// openXZ and openZstd use one decoder for all of an item's streams: each
+// stream may ask for a window of 64 MiB.
+func openXZ(b *budget, _ []byte, in *bytes.Reader) (io.Reader, error) {
+	if b.xz == nil {
+		var err error
+		b.xz, err = xz.NewReader(in, maxWindow)
+		return b.xz, err
 	}
-	if len(z.File) > maxMembers {
-		return errTooMany{len(z.File)}
-	}
-	for _, f := range z.File {
-		text := f.Name + "\n" + f.Comment
-		r, err := f.Open()
-		if err != nil { // encrypted, or a method that is not known
-			r = io.NopCloser(bytes.NewReader(nil))
-		}
-		err = member(text, r)
-		r.Close()
+	return b.xz, b.xz.Reset(in)
+}
+
+func openZstd(b *budget, _ []byte, in *bytes.Reader) (io.Reader, error) {
+	if b.zstd == nil {
+		var err error
+		b.zstd, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+			zstd.WithDecoderMaxWindow(maxWindow), zstd.IgnoreChecksum(true))
 		if err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return member(z.Comment, bytes.NewReader(nil))
+	return b.zstd, b.zstd.Reset(in)
 }
 
-// openZipMember opens the one member whose local header begins data, for an
-// archive whose directory is cut off or wrong. unpack finds the next one.
-func openZipMember(data []byte, member func(string, io.Reader) error) error {
-	const header = 30 // APPNOTE.TXT, 4.3.7
+// openZipMember opens the member whose local header begins data (APPNOTE.TXT,
+// 4.3.7). One that is compressed as another kind is found by that kind's magic.
+func openZipMember(_ *budget, data []byte, in *bytes.Reader) (io.Reader, error) {
+	const header, stored, deflated, zstandard, xzip = 30, 0, 8, 93, 95
 	if len(data) < header {
-		return io.ErrUnexpectedEOF
+		return nil, io.ErrUnexpectedEOF
 	}
 	field := func(at int) int { return int(binary.LittleEndian.Uint16(data[at:])) }
 	begin := header + field(26) + field(28)
-	if begin > len(data) {
-		return io.ErrUnexpectedEOF
+	if version := field(4); begin > len(data) || version > 63 { // 63 is the newest: these are chance bytes
+		return nil, io.ErrUnexpectedEOF
 	}
-	if field(8) != int(zip.Deflate) {
-		return zip.ErrAlgorithm // stored members are searched as they stand
+	if _, err := in.Seek(int64(begin), io.SeekStart); err != nil {
+		return nil, err
 	}
-	r := flate.NewReader(bytes.NewReader(data[begin:]))
-	if err := member(string(data[header:header+field(26)]), r); err != nil {
-		return err
+	switch method := field(8); {
+	case field(6)&1 != 0: // encrypted
+		return nil, errOpaque
+	case method == deflated:
+		return flate.NewReader(in), nil
+	case method == stored:
+		// By itself, so that neither the name nor the next header touches it.
+		// Its size may stand behind it, and be wrong.
+		return bytes.NewReader(data[begin : begin+nextHeader(data[begin:])]), nil
+	case method == zstandard, method == xzip:
+		return bytes.NewReader(nil), nil
+	default:
+		return nil, errOpaque
 	}
-	return zip.ErrFormat // there may be another one behind
 }
 
-// maxMembers caps the members of one archive.
-const maxMembers = 10_000
-
-type errTooMany struct{ n int }
-
-func (e errTooMany) Error() string { return fmt.Sprintf("an archive of %d members", e.n) }
+// nextHeader returns where the next header of a zip archive begins in b.
+func nextHeader(b []byte) int {
+	for at := 0; ; at += len("PK") {
+		next := bytes.Index(b[at:], []byte("PK"))
+		if next < 0 || at+next+4 > len(b) {
+			return len(b)
+		}
+		at += next
+		switch string(b[at+2 : at+4]) {
+		case "\x01\x02", "\x03\x04", "\x07\x08":
+			return at
+		}
+	}
+}

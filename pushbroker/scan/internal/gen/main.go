@@ -13,7 +13,6 @@ import (
 	"log"
 	"os"
 	"os/exec"
-	"regexp"
 	"sort"
 	"strconv"
 	"strings"
@@ -135,7 +134,7 @@ func compile(conf gitleaksConfig) (rules []rule, stop []string, err error) {
 			delete(superseded, g.ID)
 			continue
 		}
-		r := rule{id: g.ID, what: "a secret of the kind " + g.ID, expr: g.Regex, group: g.SecretGroup, entropy: g.Entropy}
+		r := rule{id: g.ID, what: "a secret of the kind " + g.ID, expr: bounds.Replace(g.Regex), group: g.SecretGroup, entropy: g.Entropy}
 		if keepPath[g.ID] {
 			r.path = g.Path
 		}
@@ -173,8 +172,15 @@ func compile(conf gitleaksConfig) (rules []rule, stop []string, err error) {
 // Most of gitleaks' rules read: a name, an operator, a value.
 const (
 	nameEnd  = `(?:[ \t\w.-]{0,20})`
+	valueEnd = `(?:[\x60'"\s;]|\\[nr]|$)`
+	// ourEnd has the ends of values in XML and in bytes besides.
+	ourEnd   = `(?:[\x60'"\s;<\x00-\x1f\x{FFFD}]|\\[nr]|$)`
 	operator = `(?:=|>|:{1,3}=|\|\||:|=>|\?=|,)[\x60'"\s=]{0,5}`
 )
+
+// bounds lets a value also begin and end where bytes do that are no text.
+var bounds = strings.NewReplacer(valueEnd, ourEnd, `(?:^|[\\'"\x60\s>=:(,)])`, `(?:^|[\\'"\x60\s>=:(,)\x00-\x1f\x{FFFD}])`,
+	`(?:$|[\\'"\x60\s<),])`, `(?:$|[\\'"\x60\s<),\x00-\x1f\x{FFFD}])`)
 
 func (r *rule) analyse(keywords []string) error {
 	var err error
@@ -183,7 +189,7 @@ func (r *rule) analyse(keywords []string) error {
 	}
 	if name, rest, ok := strings.Cut(r.expr, nameEnd); ok && strings.Contains(rest, operator) && !strings.Contains(rest, `)|\b(`) {
 		_, value, _ := strings.Cut(rest, operator)
-		value = regexp.MustCompile(`\(\?:\[\\x60'"\\s;\]\|\\\\\[nr\]\|\$\)$`).ReplaceAllString(value, "")
+		value = strings.TrimSuffix(value, ourEnd)
 		nameShape, err := shape.Of(name)
 		if err != nil {
 			if nameShape, err = shape.Of(name + ")"); err != nil {
