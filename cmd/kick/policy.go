@@ -21,7 +21,7 @@ type policyOptions struct {
 	path, repo, agent, output string
 }
 
-func newPolicy() *cobra.Command {
+func newPolicy(g *globals) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "policy",
 		Short: "Check and explain the policy: what may be pushed",
@@ -30,7 +30,7 @@ func newPolicy() *cobra.Command {
 	}
 	o := &policyOptions{}
 	c.PersistentFlags().StringVar(&o.path, "policy", "", "policy `file` (default: that of --agent in kick.yaml, else built in)")
-	c.AddCommand(newPolicyCheckFile(), newPolicyExplain(o), newPolicyShow(o), newPolicySchema())
+	c.AddCommand(newPolicyCI(g, o), newPolicyCheckFile(), newPolicyExplain(o), newPolicyShow(o), newPolicySchema())
 	return c
 }
 

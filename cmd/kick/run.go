@@ -85,12 +85,18 @@ A repository on GitHub is reached with a GitHub App (--github-app-id and
 	f.Float64Var(&o.CPUs, "cpus", 0, "limit of CPU cores")
 	f.StringArrayVar(&o.ProgramDirs, "program-dir", nil, "further host `directory` of programs, seen read-only by the agent")
 	f.StringArrayVar(&o.AcceptWeaker, "accept-weaker", nil, "isolation `property` that may be missing on this host, or hole that git may have, by name")
-	f.StringVar(&o.GitHubAppID, "github-app-id", os.Getenv("KICK_GITHUB_APP_ID"), "GitHub App `id` (KICK_GITHUB_APP_ID)")
-	f.StringVar(&o.GitHubAppKey, "github-app-key", os.Getenv("KICK_GITHUB_APP_KEY_FILE"), "`file` with the GitHub App's private key (KICK_GITHUB_APP_KEY_FILE)")
-	f.StringVar(&o.GitHubAPI, "github-api", os.Getenv("KICK_GITHUB_API_URL"), "REST `URL` of a GitHub Enterprise host (KICK_GITHUB_API_URL)")
+	addGitHubFlags(c, &o.Options)
 	f.StringVarP(&o.output, "output", "o", "text", "text or json")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "no steps and no agent output on stderr, only why it went wrong")
 	return c
+}
+
+// addGitHubFlags adds the flags that say how GitHub is reached.
+func addGitHubFlags(c *cobra.Command, o *request.Options) {
+	f := c.Flags()
+	f.StringVar(&o.GitHubAppID, "github-app-id", os.Getenv("KICK_GITHUB_APP_ID"), "GitHub App `id` (KICK_GITHUB_APP_ID)")
+	f.StringVar(&o.GitHubAppKey, "github-app-key", os.Getenv("KICK_GITHUB_APP_KEY_FILE"), "`file` with the GitHub App's private key (KICK_GITHUB_APP_KEY_FILE)")
+	f.StringVar(&o.GitHubAPI, "github-api", os.Getenv("KICK_GITHUB_API_URL"), "REST `URL` of a GitHub Enterprise host (KICK_GITHUB_API_URL)")
 }
 
 func runRun(ctx context.Context, g *globals, o *runOptions) error {

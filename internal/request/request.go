@@ -88,7 +88,7 @@ func Build(ctx context.Context, o Options) (manager.Request, error) {
 		}
 	}
 	if req.Agent == "" {
-		req.Agent = "agent"
+		req.Agent = defaultAgent
 	}
 	if !config.IsAgentName(req.Agent) {
 		return req, fmt.Errorf("--agent %q: an agent's name becomes part of a branch name; use up to 63 lower-case letters, digits, - and _", req.Agent)
@@ -121,6 +121,30 @@ func LoadPolicy(path string) (*policy.Policy, error) {
 	}
 	return policy.Load(path)
 }
+
+// Repository makes a request that only looks at a repository's base branch: it
+// has a source and a target, and no agent's command.
+func Repository(ctx context.Context, o Options) (manager.Request, error) {
+	req := manager.Request{Agent: o.Agent, Held: map[string]string{}}
+	if req.Agent == "" {
+		req.Agent = defaultAgent
+	}
+	if !config.IsAgentName(req.Agent) {
+		return req, fmt.Errorf("--agent %q: want up to 63 lower-case letters, digits, - and _", req.Agent)
+	}
+	var err error
+	if req.Policy, err = AgentPolicy(o.PolicyPath, o.Agent); err != nil {
+		return req, err
+	}
+	if err := places(ctx, &req, o); err != nil {
+		return req, err
+	}
+	o.Publish = string(manager.PublishNone)
+	return req, target(&req, o)
+}
+
+// defaultAgent is the name of an agent that has none.
+const defaultAgent = "agent"
 
 // AgentPolicy reads the policy that `kick run` would hold an agent to: the one
 // at path, else the one that kick.yaml names for it, else the built-in one.

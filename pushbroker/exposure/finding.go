@@ -62,11 +62,11 @@ func (r Report) external(pol *policy.Policy, now time.Time) []policy.Finding {
 
 // sentence says how code runs, when, and what it reaches.
 func (j Job) sentence() string {
-	return fmt.Sprintf("%s; it starts on %s; it reaches %s", j.Code, j.starts(), j.reaches())
+	return fmt.Sprintf("%s; it starts on %s; it reaches %s", j.Code, j.Starts(), j.Reaches())
 }
 
-// starts names the triggers, the actions of one event together.
-func (j Job) starts() string {
+// Starts names the triggers, the actions of one event together.
+func (j Job) Starts() string {
 	var parts []string
 	actions := map[string][]string{}
 	for _, t := range j.Triggers {
@@ -93,7 +93,8 @@ func prefixed(prefix, s string) string {
 	return prefix + s
 }
 
-func (j Job) reaches() string {
+// Reaches names what agent-written code could reach.
+func (j Job) Reaches() string {
 	var parts []string
 	for _, r := range j.Exposes {
 		parts = append(parts, r.String())
@@ -111,8 +112,8 @@ func (r Reach) String() string {
 		}
 	case Token:
 		what = "a token with " + r.Name
-		if strings.HasPrefix(r.Name, "no permissions") {
-			what = "a token that may write, since " + r.Name
+		if r.Name == unsetToken {
+			what = "a token that may write: " + r.Name
 		}
 	case OIDC:
 		what = "an identity (" + r.Name + ")"
@@ -128,48 +129,50 @@ func (r Reach) String() string {
 	return fmt.Sprintf("%s (line %d)", what, r.Line)
 }
 
-// Remedy says what to do about an exposed job of a workflow, one sentence a
-// way.
+// Remedy says what to do about an exposed job of a workflow: keep it off the
+// branch, take away what it reaches, or accept it.
 func (j Job) Remedy(workflow string) string {
-	var ways []string
-	add := func(way string) {
-		if !slices.Contains(ways, way) {
-			ways = append(ways, way)
+	var off, away []string
+	add := func(list *[]string, way string) {
+		if !slices.Contains(*list, way) {
+			*list = append(*list, way)
 		}
 	}
 	for _, t := range j.Triggers {
 		switch name, _, _ := strings.Cut(t.Event, " "); {
 		case name == "push" && strings.Contains(t.Why, "is in branches "):
-			add("Add '!kick/**' at the end of on.push.branches.")
+			add(&off, "add '!kick/**' at the end of on.push.branches")
 		case name == "push":
-			add("Leave the branches out with on.push.branches-ignore: ['kick/**'].")
+			add(&off, "leave the branches out with on.push.branches-ignore: ['kick/**']")
 		case name == "pull_request":
-			add("Run it for pull requests from forks alone, or skip it in the job's if: !startsWith(github.head_ref, 'kick/').")
+			add(&off, "skip the job for them with if: ${{ !startsWith(github.head_ref, 'kick/') }}")
 		case name == "pull_request_target" || name == "workflow_run":
-			add("Do not fetch or run the branch's files under " + name + "; use pull_request for that.")
+			add(&off, "fetch and run nothing of the branch under "+name+", but under pull_request")
 		case name == "create":
-			add("Skip it in the job's if: !startsWith(github.ref, 'refs/heads/kick/').")
+			add(&off, "skip the job for them with if: ${{ !startsWith(github.ref, 'refs/heads/kick/') }}")
+		default:
+			add(&off, "do not start it by "+name)
 		}
 	}
 	for _, r := range j.Exposes {
 		switch r.Kind {
 		case Secret:
-			add("Move the secret into an environment that asks for approval, and name that under ci.guarded_environments.")
+			add(&away, "move the secret into an environment that asks for approval, and name that under ci.guarded_environments")
 		case Token:
-			add("Give the workflow permissions: read-all.")
-			if strings.HasPrefix(r.Name, "no permissions") {
-				add("If the repository's default is read, declare ci.default_token: read.")
+			add(&away, "give it permissions: read-all")
+			if r.Name == unsetToken {
+				add(&away, "if the repository's default is read, declare ci.default_token: read")
 			}
 		case OIDC:
-			add("Take id-token: write from this job.")
+			add(&away, "take id-token: write from it")
 		case Runner:
-			add("Use GitHub's runners for it, or name the label under ci.hosted_runners if its runners live for one job.")
+			add(&away, "use GitHub's runners, or name the label under ci.hosted_runners if its runners live for one job")
 		case Environment:
-			add("Have the environment ask for approval, and name it under ci.guarded_environments.")
+			add(&away, "have the environment ask for approval, and name it under ci.guarded_environments")
 		}
 	}
-	add(fmt.Sprintf("Or accept it under ci.accept: {workflow: %s, job: %s}.", workflow, quoteYAML(j.ID)))
-	return strings.Join(ways, " ")
+	return fmt.Sprintf("Keep it off kick's branches: %s. Or take away what it reaches: %s. Or accept it under ci.accept: {workflow: %s, job: %s}.",
+		strings.Join(off, "; "), strings.Join(away, "; "), workflow, quoteYAML(j.ID))
 }
 
 func quoteYAML(s string) string {

@@ -151,11 +151,14 @@ type tokenRights struct {
 	line  int
 }
 
+// unsetToken is what is said of a token whose rights no file tells.
+const unsetToken = "no permissions are set, and the repository's default is not known"
+
 // String says what the token can write; "" if nothing.
 func (t tokenRights) String() string {
 	switch {
 	case t.unset:
-		return "no permissions are set, so that the repository's default counts, which may be write"
+		return unsetToken
 	case len(t.write) == 0:
 		return ""
 	}

@@ -120,7 +120,7 @@ func outcome(j Job) string {
 	var parts []string
 	for _, r := range j.Exposes {
 		switch part := string(r.Kind) + " " + r.Name; {
-		case r.Kind == OIDC, r.Kind == Token && strings.HasPrefix(r.Name, "no permissions"):
+		case r.Kind == OIDC, r.Name == unsetToken:
 			parts = append(parts, string(r.Kind))
 		case r.Kind == Runner:
 			parts = append(parts, r.Name)
