@@ -61,6 +61,7 @@ func PushOf(pol *policy.Policy, d Destination, branch string) exposure.Push {
 	return exposure.Push{
 		Repo: d.Repo, Branch: branch, Base: d.Base, PullRequest: d.PullRequest,
 		Draft:  policy.Is(pol.Publish.Draft),
+		Issue:  policy.Is(pol.Publish.IssueFallback),
 		Labels: append([]string{ReviewLabel}, pol.Publish.Labels...),
 	}
 }

@@ -245,6 +245,7 @@ var agentWords = []string{
 	"github", "github.event", "github.event.pull_request", "github.event.pull_request.title", "github.event.pull_request.body",
 	"github.event.head_commit", "github.event.head_commit.message", "github.event.commits", "github.event.workflow_run.display_title",
 	"github.event.workflow_run.head_commit.message", "github.event.workflow_run.head_commit", "github.event.workflow_run",
+	"github.event.issue", "github.event.issue.title", "github.event.issue.body",
 }
 
 // injected returns the agent's words that a step puts into a script, where they

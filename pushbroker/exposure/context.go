@@ -90,7 +90,7 @@ var payloads = map[string][]string{
 	"pull_request":   {"pull_request", "pull_request_target"},
 	"label":          {"pull_request", "pull_request_target"},
 	"workflow_run":   {"workflow_run"},
-	"issue":          {},
+	"issue":          {"issues"},
 	"comment":        {},
 	"release":        {},
 	"review":         {},
@@ -98,7 +98,7 @@ var payloads = map[string][]string{
 	"inputs":         {},
 	"merge_group":    {},
 	"head_commit":    {"push"},
-	"action":         {"pull_request", "pull_request_target", "workflow_run", "check_run", "check_suite", "deployment", "deployment_status"},
+	"action":         {"pull_request", "pull_request_target", "issues", "workflow_run", "check_run", "check_suite", "deployment", "deployment_status"},
 	"discussion":     {},
 	"alert":          {},
 	"pusher":         {"push"},
@@ -122,7 +122,7 @@ func (p Push) payload(o occurrence, path []string) value {
 	switch {
 	case full == "sender.login":
 		return actor
-	case full == "action" && o.onPullRequest():
+	case full == "action" && o.action != "":
 		return text(o.action)
 	case full == "label.name" && o.onPullRequest():
 		if o.action == "labeled" {

@@ -22,6 +22,7 @@ type Push struct {
 	Base        string // branch
 	PullRequest bool   // there will be one, of the same repository
 	Draft       bool   // it is certain to be a draft
+	Issue       bool   // an issue may be opened in the pull request's place
 	// Labels are those that kick may add.
 	Labels []string
 	// Changed are the paths that differ between base and work. Nil: not known.

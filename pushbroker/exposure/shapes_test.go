@@ -67,6 +67,8 @@ func set(t *testing.T, words []string, p *Push, s *Settings) {
 		s.Hosted = words[1:]
 	case "draft":
 		p.Draft = true
+	case "issue":
+		p.Issue = true
 	case "no-pull-request":
 		p.PullRequest = false
 	case "changed":

@@ -17,7 +17,7 @@ type occurrence struct {
 // default branch: agent-written code comes in only if a step fetches it.
 func (o occurrence) trusted() bool {
 	switch o.event {
-	case "pull_request_target", "workflow_run", "status", "check_run", "check_suite":
+	case "pull_request_target", "workflow_run", "status", "check_run", "check_suite", "issues":
 		return true
 	}
 	return false
@@ -53,6 +53,9 @@ func (p Push) occurrences() []occurrence {
 	if !p.PullRequest {
 		return out
 	}
+	if p.Issue {
+		out = append(out, occurrence{event: "issues", action: "opened"})
+	}
 	for _, e := range []string{"pull_request", "pull_request_target"} {
 		out = append(out, occurrence{event: e, action: "opened"})
 		for _, l := range p.Labels {
@@ -84,11 +87,11 @@ func (e event) starts(o occurrence, p Push) (certainty, string) {
 	if e.name != o.event {
 		return no, ""
 	}
-	if o.onPullRequest() {
-		types := e.types
-		if types == nil {
-			types = defaultTypes
-		}
+	types := e.types
+	if types == nil && o.onPullRequest() {
+		types = defaultTypes
+	}
+	if types != nil && o.action != "" {
 		if !slices.ContainsFunc(types, func(t string) bool { return strings.EqualFold(t, o.action) }) {
 			if e.types == nil {
 				return no, "" // one of the default's is there, too
