@@ -152,6 +152,11 @@ func TestServerAnswers(t *testing.T) {
 			repo: githubtest.RepoOptions{Granted: githubtest.Permissions{"metadata": "read", "contents": "read", "pull_requests": "write"}},
 			want: pushbroker.ReasonPermission, words: []string{"not granted to this installation"}, remedy: "contents:write",
 		},
+		"own token revoked": {
+			prepare: func(s scene) { s.before(pushBegins, s.RevokeAll) },
+			own:     githubtest.Permissions{"contents": "write", "pull_requests": "write"},
+			want:    pushbroker.ReasonAuthentication, remedy: "or the token",
+		},
 		"own token that may not push": {
 			own:  githubtest.Permissions{"contents": "read", "pull_requests": "write"},
 			want: pushbroker.ReasonPermission, words: []string{"Permission to acme/api.git denied to olga"}, remedy: "contents:write",

@@ -178,7 +178,7 @@ func FuzzClassifyGit(f *testing.F) {
 	f.Fuzz(func(t *testing.T, stderr, report string) {
 		e := classifyGit(context.Background(), "push x", report, &gitcmd.Error{Args: []string{"push"}, Stderr: stderr, Err: errors.New("exit status 1")})
 		text := e.Error() + strings.Join(e.Details, "")
-		if e.Reason == "" || e.Message == "" || strings.ContainsFunc(text, escape.Control) {
+		if e.Reason == "" || e.Message == "" || strings.ContainsFunc(text, escape.Control) || len(e.Message) > 8*maxLine || len(e.Details) > maxDetails+1 {
 			t.Errorf("%+v", e)
 		}
 	})

@@ -14,8 +14,13 @@ func newGC(g *globals) *cobra.Command {
 		Use:   "gc",
 		Short: "End dead kicks, keep their work, and clean up",
 		Long: `End kicks whose process died: their work is taken out of the live workspace
-and kept, and what their sandboxes left behind is removed. Mirrors that no kick
-used for a while go too. Kept work is only removed with --older-than.`,
+and kept, a pull request that is missing is opened, and what their sandboxes
+left behind is removed. Mirrors that no kick used for a while go too. Kept work
+is only removed with --older-than.
+
+A repository on GitHub is reached by what the environment says:
+KICK_GITHUB_APP_ID and KICK_GITHUB_APP_KEY_FILE, or KICK_GITHUB_TOKEN, and
+KICK_GITHUB_API_URL for an Enterprise host.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if olderThan < 0 || mirrors < 0 {
@@ -33,7 +38,11 @@ used for a while go too. Kept work is only removed with --older-than.`,
 				fmt.Println("nothing to clean up")
 			}
 			for _, o := range rep.Recovered {
-				fmt.Printf("recovered %s  %s  %s\n", o.ID, o.Outcome, o.KeptAt)
+				where := o.KeptAt
+				if o.PullRequest != "" {
+					where = o.PullRequest
+				}
+				fmt.Printf("recovered %s  %s  %s\n", o.ID, o.Outcome, where)
 			}
 			for _, id := range rep.Running {
 				fmt.Printf("running   %s\n", id)
