@@ -2,6 +2,7 @@ package pushbroker
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/kickhq/kick/internal/githubtest"
@@ -13,7 +14,7 @@ func TestFinish(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, githubtest.Options{}, githubtest.RepoOptions{}, oneFile)
 	s.req.Verdict.Pass, s.req.Verdict.Review = false, true
-	s.req.Labels, s.req.Reviewers = []string{"agent"}, []string{"olga"}
+	s.req.Form.Labels, s.req.Form.Reviewers = []string{"agent"}, []string{"olga"}
 	var recorded string
 	journal := s.req.Journal
 	s.req.Journal = func(event string, f map[string]string) error {
@@ -37,15 +38,12 @@ func TestFinish(t *testing.T) {
 			t.Fatalf("publication %+v, %v", pub, err)
 		}
 	}
-	d := s.req.Description
-	d.Refs, d.Verdict, d.Target = s.req.Refs, s.req.Verdict, s.req.Target
-	title, body := d.Text()
 	pulls := s.repo.Pulls()
 	if len(pulls) != 1 || s.hub.Pushes() != 1 || s.hub.LiveTokens() != 0 {
 		t.Fatalf("%d pull requests, %d pushes, %d live tokens", len(pulls), s.hub.Pushes(), s.hub.LiveTokens())
 	}
 	p := pulls[0]
-	if p.Title != title || p.Body != body || !p.Draft || !slices.Equal(p.Labels, []string{ReviewLabel, "agent"}) || !slices.Equal(p.Reviewers, []string{"olga"}) {
+	if p.Title != proposal.Title || p.Body != proposal.Body || !strings.Contains(p.Body, "[!IMPORTANT]") || !p.Draft || !slices.Equal(p.Labels, []string{ReviewLabel, "agent"}) || !slices.Contains(p.Reviewers, "olga") {
 		t.Errorf("pull request %+v", p)
 	}
 	s.repo.ClosePull(1)
