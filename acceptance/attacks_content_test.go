@@ -11,9 +11,10 @@ import (
 // own commands refuse to make is made by the plumbing, byte by byte.
 func TestContentAttacks(t *testing.T) { attackAll(t, contentAttacks) }
 
-// refused is an attack that these rules end.
+// refused is an attack that these rules end. The token, where there is one, is
+// not printed.
 func refused(name, script string, rules ...string) attack {
-	return attack{name: name, script: script, want: manager.Refused, rules: rules}
+	return attack{name: name, script: script, want: manager.Refused, rules: rules, deny: token}
 }
 
 // malformed commits a root tree with one entry of that mode and name, which
@@ -137,6 +138,9 @@ var contentAttacks = []attack{
 	{name: "token in what is not committed", deny: token, script: makeToken + `work; echo $T >t; echo $T >>.git/info/exclude; echo $T >.git/description; git config user.token $T`},
 	refused("token in an author", makeToken+`echo x >x; git add x; GIT_AUTHOR_NAME=$T git commit -qm x`, "commit-identity", "github-token"),
 	refused("token in a header", makeToken+`work; w="$(git config user.name) <$(git config user.email)> 1700000000 +0000"; tip $(printf "tree $(git rev-parse HEAD^{tree})\nparent $(git rev-parse HEAD~1)\nauthor $w\ncommitter $w\nx-note $T\n\nx\n" | literally commit)`, "commit-header", "github-token"),
+	refused("token in what other rules quote", makeToken+`ln -s "/$T" l; mkdir d; echo 1 >"d/$T"; echo 2 >"d/$(echo $T | tr A-Z a-z)"; git add -A; git commit -qm "$(printf 'x\n\nSigned-off-by: %s <a@example.com>' $T)"`,
+		"commit-sign-off", "github-token", "path-collision", "symlink-escape"),
+	refused("token as a header's name", makeToken+`work; w="$(git config user.name) <$(git config user.email)> 1700000000 +0000"; tip $(printf "tree $(git rev-parse HEAD^{tree})\nparent $(git rev-parse HEAD~1)\nauthor $w\ncommitter $w\n$T x\n\nx\n" | literally commit)`, "commit-header", "github-token"),
 	refused("token in a directory's name", makeToken+`mkdir "$T"; echo x >"$T/x"; git add -A; git commit -qm x`, "github-token"),
 	refused("token as a link's target", makeToken+`ln -s "$T" l; git add -A; git commit -qm x`, "github-token"),
 	refused("token in a tree that is replaced later", makeToken+`mkdir d; echo $T >d/t; git add -A; git commit -qm x; git rm -rq d; echo x >d; git add -A; git commit -qm y`, "github-token"),

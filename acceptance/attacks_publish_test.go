@@ -220,3 +220,45 @@ func TestHostileEnvironment(t *testing.T) {
 		t.Errorf("the agent's environment was\n%s", env)
 	}
 }
+
+// TestValuesOfTheHost has an agent that came by a secret of the host commit it
+// in many forms. No rule knows what it looks like; kick knows the value.
+func TestValuesOfTheHost(t *testing.T) {
+	t.Parallel()
+	first, second := "zq9-odd-house-", "form-88431-of-a-key"
+	bare := seedBare(t)
+	cmd := exec.Command(kick, "run", "--state-dir", filepath.Join(t.TempDir(), "s"), "-o", "json", "--repo", bare, "--publish", "branch", "--",
+		"sh", "-ec", `v=$0$1; mkdir d; cd d; printf %s "$v" >plain; printf %s "$v" | base64 >base64; printf 'ab%s' "$v" | base64 | tr '+/' '-_' >shifted
+			printf %s "$v" | od -An -v -tx1 | tr -d ' \n' >hex; printf %s "$v" | od -An -v -tx1 | tr -d ' \n' | tr a-f A-F >HEXADECIMAL; printf %s "$v" | rev >reversed
+			printf %s "$v" | iconv -t UTF-16LE >utf16; printf %s "$v" | gzip -n >gzip; printf %s "$v" | gzip -n | base64 >both; printf '%s' "$v" | od -An -v -tx1 | tr -d '\n' | tr ' ' '%' >percent
+			printf '"%s" + "%s"' "$0" "$1" >joined; cd ..; git add -A; git commit -qm x; echo y >"y$v"; git add -A; git commit -qm "z $v"`, first, second)
+	cmd.Dir = t.TempDir()
+	cmd.Env = append(os.Environ(), "MODEL_API_KEY="+first+second)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	_ = cmd.Run()
+	var o manager.Outcome
+	if err := json.Unmarshal(stdout.Bytes(), &o); err != nil || o.Outcome != manager.Refused {
+		t.Fatalf("outcome %s: %s\n%s", o.Outcome, o.Error, stderr.String())
+	}
+	found := map[string]bool{}
+	for _, f := range o.Findings {
+		if f.Rule == "held-value" {
+			found[f.Path+f.Place] = true
+		}
+	}
+	for _, want := range []string{"plain", "base64", "shifted", "hex", "HEXADECIMAL", "reversed", "utf16", "gzip", "both", "percent", "joined"} {
+		if !found["d/"+want] {
+			t.Errorf("the value in d/%s was not found: %v", want, found)
+		}
+	}
+	if !found["commit"] {
+		t.Errorf("the value in a message was not found: %v", found)
+	}
+	if strings.Contains(stdout.String()+stderr.String(), first+second) {
+		t.Error("the value is in kick's output")
+	}
+	if strings.Contains(allObjects(t, bare), "88431") {
+		t.Error("the value reached the remote")
+	}
+}

@@ -124,7 +124,7 @@ func attackAll(t *testing.T, attacks []attack) {
 				t.Error("the attack's code ran on the host")
 			}
 			if t.Failed() {
-				t.Logf("%.4000s", output)
+				t.Logf("%.9000s", output)
 			}
 		})
 	}
