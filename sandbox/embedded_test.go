@@ -168,7 +168,7 @@ func TestRun(t *testing.T) {
 		{name: "environment is exact", spec: LaunchSpec{Command: []string{"/usr/bin/env"}, Env: map[string]string{"B": "2", "A": "1 x"}}, reason: ReasonExited, stdout: "A=1 x\nB=2\n"},
 		{name: "no environment", spec: LaunchSpec{Command: []string{"/usr/bin/env"}, Env: map[string]string{}}, reason: ReasonExited},
 		{name: "standard input is at its end", spec: LaunchSpec{Command: []string{"wc", "-c"}}, reason: ReasonExited, stdout: "0\n"},
-		{name: "three descriptors", spec: LaunchSpec{Command: []string{"sh", "-c", "ls /proc/$$/fd | tr '\\n' ' '"}}, reason: ReasonExited, stdout: "0 1 2 "},
+		{name: "three descriptors", spec: LaunchSpec{Command: []string{"sh", "-c", "ls /proc/$$/fd; true"}}, reason: ReasonExited, stdout: "0\n1\n2\n"},
 		{name: "working directory", spec: LaunchSpec{Command: []string{"pwd"}, Workspace: Workspace{MountPath: "/work/here"}}, reason: ReasonExited, stdout: "/work/here\n"},
 		{name: "no such program", spec: LaunchSpec{Command: []string{"no-such-program"}}, reason: ReasonStartFailed, code: -1},
 		{name: "background processes end with the command", spec: LaunchSpec{Command: []string{"sh", "-c", "setsid sleep 1000 & echo started"}}, reason: ReasonExited, stdout: "started\n"},
