@@ -117,17 +117,21 @@ func (h *hoist) flatten(name string) ([]string, error) {
 
 // move moves a directory up to top under a name that is free there.
 func (h *hoist) move(from int, name string) (string, error) {
-	sub, err := openDir(from, name) // moving a directory needs it to be writable
-	if err != nil {
-		return "", err
-	}
-	defer sub.Close()
-	for {
+	for opened := false; ; {
 		h.n++
 		to := ".removing-" + strconv.Itoa(h.n)
 		err := unix.Renameat2(from, name, int(h.top.Fd()), to, unix.RENAME_NOREPLACE)
-		if !errors.Is(err, unix.EEXIST) {
+		switch {
+		case errors.Is(err, unix.EEXIST):
+		case err == nil || opened:
 			return to, err
+		default: // moving a directory needs it to be writable, and no mount point
+			sub, err := openDir(from, name)
+			if err != nil {
+				return "", err
+			}
+			sub.Close()
+			opened = true
 		}
 	}
 }
@@ -158,28 +162,42 @@ func unlinkFiles(d *os.File) (dirs []string, err error) {
 }
 
 // openDir opens a directory for reading after giving its owner all rights to
-// it. The mode is changed through the descriptor, so it is no other file's.
+// it. The mode is changed through a descriptor, so it is no other file's.
 func openDir(parent int, name string) (*os.File, error) {
-	fd, err := unix.Openat(parent, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer unix.Close(fd)
-	var stat unix.Statx_t
-	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_MODE, &stat); err != nil {
-		return nil, err
-	}
-	if stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0 {
-		return nil, fmt.Errorf("%.200q is a mount point: unmount it first", name)
-	}
-	if stat.Mode&0o700 != 0o700 {
-		if err := unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), 0o700); err != nil {
+	const flags = unix.O_NOFOLLOW | unix.O_DIRECTORY | unix.O_CLOEXEC
+	fd, err := unix.Openat(parent, name, unix.O_RDONLY|flags, 0)
+	if errors.Is(err, unix.EACCES) { // its owner may not even read it
+		var path int
+		if path, err = unix.Openat(parent, name, unix.O_PATH|flags, 0); err != nil {
 			return nil, err
 		}
+		defer unix.Close(path)
+		if err = unlock(path, name); err == nil {
+			fd, err = unix.Openat(path, ".", unix.O_RDONLY|flags, 0)
+		}
 	}
-	rd, err := unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
-	return os.NewFile(uintptr(rd), name), nil
+	if err := unlock(fd, name); err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// unlock gives the owner of a directory all rights to it, and refuses one that
+// is a mount point.
+func unlock(fd int, name string) error {
+	var stat unix.Statx_t
+	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_MODE, &stat); err != nil {
+		return err
+	}
+	if stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0 {
+		return fmt.Errorf("%.200q is a mount point: unmount it first", name)
+	}
+	if stat.Mode&0o700 == 0o700 {
+		return nil
+	}
+	return unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), 0o700)
 }
