@@ -20,7 +20,8 @@ import (
 // artifact under the name that is its sandbox.Artifact, reports under their
 // own. While it is written, an artifact has ".partial" after its name, and a
 // bundle or an archive that broke off keeps it: part of the work is better
-// than none. A file without it is whole and durable.
+// than none. A file without it is whole, and durable unless it is the summary,
+// which is for messages only.
 type DirSink struct {
 	dir     string
 	root    *os.Root
@@ -72,6 +73,7 @@ func (s *DirSink) Create(a sandbox.Artifact, name string) (sandbox.SinkWriter, e
 	case sandbox.FinalBundle, sandbox.RestBundle, sandbox.DirtyArchive:
 		w.keepPartial = true
 	case sandbox.WorkSummary:
+		w.fleeting = true
 	case sandbox.Report:
 		if !reportName.MatchString(name) {
 			return nil, fmt.Errorf("report name %.120q is not agent-report*.json", name)
@@ -109,6 +111,7 @@ type sinkFile struct {
 	f             *os.File // nil once closed
 	name, partial string
 	keepPartial   bool
+	fleeting      bool  // it need not survive a power failure
 	err           error // first failure; the artifact is not whole
 }
 
@@ -137,7 +140,10 @@ func (w *sinkFile) Close() error {
 	if w.f == nil {
 		return fs.ErrClosed
 	}
-	err := w.f.Sync()
+	var err error
+	if !w.fleeting {
+		err = w.f.Sync()
+	}
 	if cerr := w.f.Close(); err == nil {
 		err = cerr
 	}
@@ -153,7 +159,9 @@ func (w *sinkFile) Close() error {
 	}
 	if err == nil {
 		w.sink.whole[w.name] = true
-		err = syncDir(w.sink.dir)
+		if !w.fleeting {
+			err = syncDir(w.sink.dir)
+		}
 	}
 	return hostError("keep "+w.name, err)
 }
