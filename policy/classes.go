@@ -20,15 +20,16 @@ var ciPaths = mustGlobs(
 var governancePaths = mustGlobs(
 	"CODEOWNERS", "OWNERS", "OWNERS_ALIASES", "MAINTAINERS*",
 	"/LICENSE*", "/LICENCE*", "/COPYING*", "/NOTICE*", "/SECURITY*", "/docs/SECURITY*", "/GOVERNANCE*",
+	"kick.y*ml", "/.kick/**",
 )
 
-var gitPaths = mustGlobs(".gitattributes", ".gitmodules", ".lfsconfig", ".mailmap", ".gitconfig")
+var gitPaths = mustGlobs(".gitattributes", ".gitmodules", ".lfsconfig", ".mailmap", ".gitconfig", ".git-blame-ignore-revs")
 
 var openPaths = mustGlobs(
 	"**/.vscode/**", "**/.idea/**", "**/.devcontainer/**", ".devcontainer.json", "**/.zed/**", "**/.fleet/**",
 	"**/.theia/**", "**/.direnv/**", ".envrc", "*.code-workspace", "*.sublime-project", ".gitpod.y*ml", ".gitpod.dockerfile",
 	".exrc", ".nvimrc", ".nvim.lua", ".vimrc", ".lvimrc", ".dir-locals.el", ".dir-locals-2.el",
-	".autoenv*", ".mise.toml", "mise.toml", "**/.mise/**", ".tool-versions", ".rtx.toml",
+	".autoenv*", ".replit", ".mise.toml", "mise.toml", "**/.mise/**", ".tool-versions", ".rtx.toml",
 )
 
 var buildPaths = mustGlobs(
@@ -45,7 +46,7 @@ var buildPaths = mustGlobs(
 	"BUILD", "BUILD.bazel", "WORKSPACE*", "MODULE.bazel*", ".bazelrc", ".bazelversion", "*.bzl", "flake.nix", "flake.lock", "default.nix", "shell.nix",
 	"*.csproj", "*.fsproj", "*.vbproj", "*.vcxproj", "Directory.*.props", "Directory.*.targets", "NuGet.Config", "packages.lock.json", "global.json",
 	".pre-commit-config.y*ml", "**/.husky/**", "**/.githooks/**", "lefthook*", ".lefthook*", "**/.lefthook/**", ".huskyrc*", ".lintstagedrc*",
-	"renovate.json*", ".renovaterc*", ".releaserc*", ".goreleaser*", "goreleaser.y*ml", ".tool.toml",
+	"renovate.json*", ".renovaterc*", "*.lock", "*.lock.hcl", ".releaserc*", ".goreleaser*", "goreleaser.y*ml", ".tool.toml",
 )
 
 var agentPaths = mustGlobs(
@@ -53,7 +54,8 @@ var agentPaths = mustGlobs(
 	".mcp.json", "mcp.json", ".cursorrules", ".cursorignore", "**/.cursor/**", "**/.claude/**", "**/.codex/**", "**/.agents/**", "**/.agent/**",
 	".aider*", ".windsurfrules", "**/.windsurf/**", ".clinerules*", "**/.clinerules/**", "**/.roo/**", ".roomodes", ".roorules*", "**/.continue/**",
 	"**/.gemini/**", "**/.kiro/**", "**/.junie/**", ".goosehints", "**/.goose/**", "**/.opencode/**", "opencode.json*", "**/.amazonq/**", "**/.openhands/**",
-	"**/.augment/**", ".augment-guidelines", "**/.trae/**", "**/.qwen/**", "QWEN.md",
+	"**/.augment/**", ".augment-guidelines", "**/.trae/**", "**/.qwen/**", "QWEN.md", "WARP.md", "CRUSH.md", "**/.crush/**", ".crush.json", "crush.json",
+	"**/.factory/**", "**/.ruler/**", "**/.rulesync/**", "**/.windsurf*", "CONVENTIONS.md", "llms*.txt", "replit.md", "*.mdc", "*.instructions.md", "*.prompt.md", "*.chatmode.md", "*.agent.md",
 )
 
 var testPaths = mustGlobs(

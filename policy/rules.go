@@ -17,11 +17,12 @@ type Subject struct {
 // Change is one path of one commit against one of its parents, where the
 // result also differs from what the base has at that path.
 type Change struct {
-	Path     string // raw bytes
-	Old, New uint32 // git modes as written in the tree; 0: absent
-	Target   string // of a new symbolic link
-	Leads    string // why it must not lead where it does, by the other links of its tree; empty: it may
-	Blob     *Blob  // the new side's content, where it is a file and new in this push
+	Path     string   // raw bytes
+	Aliases  []string // paths of the base's links by which the file is known too
+	Old, New uint32   // git modes as written in the tree; 0: absent
+	Target   string   // of a new symbolic link
+	Leads    string   // why it must not lead where it does, by the other links of its tree; empty: it may
+	Blob     *Blob    // the new side's content, where it is a file and new in this push
 }
 
 // Blob is what rules need of a file's content.
@@ -29,7 +30,11 @@ type Blob struct {
 	Size   int64
 	Binary bool   // a NUL within the first 8,000 bytes, as git decides it
 	LFS    string // object id of a Git LFS pointer, or empty
-	Bidi   string // first bidirectional or tag character, where the base's file at that path has none; as "U+202E on line 3"
+	// The first character of its kind, where the base's file at that path has
+	// none; as "U+202E on line 3".
+	Bidi      string // that escape.Concealed finds
+	ZeroWidth string // that escape.ZeroWidth finds
+	Control   string // that acts on a terminal
 }
 
 // Names are two paths of one new tree, of which the first is new.

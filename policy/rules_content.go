@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -10,8 +11,8 @@ import (
 
 var contentRules = []Rule{{
 	ID: "content-bidi", Level: Block,
-	Reason: "a text file gains a character that changes the order in which code is shown",
-	Remedy: "Remove the bidirectional controls, or write them as escapes of the language.",
+	Reason: "a text file gains a character that shows another text than there is, or carries one that does not show",
+	Remedy: "Remove the bidirectional control, tag or variation selector, or write it as an escape of the language.",
 	match: onChange(func(c *Change) string {
 		if c.Blob == nil {
 			return ""
@@ -20,6 +21,42 @@ var contentRules = []Rule{{
 	}),
 	Matches: []Subject{blob("a.go", Blob{Bidi: "U+202E on line 1"})},
 	Misses:  []Subject{blob("a.go", Blob{}), added("a.go")},
+}, {
+	ID: "content-control", Level: Block,
+	Reason: "a text file gains a control character, which acts on a terminal that shows the file",
+	Remedy: "Write it as an escape of the language, such as \\x1b.",
+	match: onChange(func(c *Change) string {
+		if c.Blob == nil {
+			return ""
+		}
+		return c.Blob.Control
+	}),
+	Matches: []Subject{blob("a.txt", Blob{Control: "U+001B on line 1"})},
+	Misses:  []Subject{blob("a.txt", Blob{}), blob("a.png", Blob{Binary: true})},
+}, {
+	ID: "content-zero-width", Level: Review,
+	Reason: "a text file gains a character that takes no room, which a reader does not see",
+	Remedy: "Remove it, or write it as an escape of the language.",
+	match: onChange(func(c *Change) string {
+		if c.Blob == nil {
+			return ""
+		}
+		return c.Blob.ZeroWidth
+	}),
+	Matches: []Subject{blob("a.txt", Blob{ZeroWidth: "U+200B on line 1"})},
+	Misses:  []Subject{blob("a.txt", Blob{})},
+}, {
+	ID: "content-agent", Level: Block,
+	Reason: "a file that instructs coding agents has text that a person does not see",
+	Remedy: "Remove the character: what an agent is told, a person must be able to read.",
+	match: onChange(func(c *Change) string {
+		if c.Blob == nil || c.class(agentPaths) == "" {
+			return ""
+		}
+		return cmp.Or(c.Blob.Bidi, c.Blob.ZeroWidth)
+	}),
+	Matches: []Subject{blob("AGENTS.md", Blob{ZeroWidth: "U+200B on line 1"}), blob("sub/.cursor/rules/x.mdc", Blob{Bidi: "U+E0041 on line 2"})},
+	Misses:  []Subject{blob("AGENTS.md", Blob{}), blob("docs/a.md", Blob{ZeroWidth: "U+200B on line 1"})},
 }, {
 	ID: "lfs-pointer", Level: Review,
 	Reason: "a Git LFS pointer: its content is not in the push and was not inspected",
@@ -48,10 +85,22 @@ var trailer = lazyregexp.New(`(?im)^[ \t>]*((?:signed-off|co-authored|co-develop
 var skipChecks = lazyregexp.New(`(?im)^[ \t]*(skip-checks|request-checks)[ \t]*:[ \t]*\S+`)
 
 // skipCI are the forms that GitHub, GitLab, Azure, CircleCI, Travis, AppVeyor,
-// Netlify and Vercel document for "run nothing for this commit".
-var skipCI = lazyregexp.New(`(?i)\[\s*(skip[ -](ci|actions|azurepipelines|azp|travis|circleci|appveyor|netlify|vercel|cd|github)|(ci|actions|azurepipelines|azp|travis|appveyor|vercel)[ -]skip|no ci)\s*\]|\*\*\*NO_CI\*\*\*`)
+// Netlify, Vercel and others document for "run nothing for this commit".
+var skipCI = lazyregexp.New(`(?i)\[\s*(skip[ _-](ci|actions|azurepipelines|azp|travis|circleci|cirrus|appveyor|buildkite|jenkins|drone|netlify|vercel|render|cd|cf|github|gh|pre-commit\.ci)|(ci|cd|actions|azurepipelines|azp|travis|circleci|cirrus|appveyor|buildkite|netlify|vercel|render|cf-pages|pre-commit\.ci)[ _-]skip|no[ _-]ci)\s*\]|\*\*\*NO_CI\*\*\*`)
 
-var mailOf = lazyregexp.New(`<([^<>]*)>\s*$`)
+var mailOf = lazyregexp.New(`<([^<>]*)>`)
+
+// closing finds what a forge acts on when a message reaches the default branch:
+// https://docs.github.com/issues/tracking-your-work-with-issues/using-issues/linking-a-pull-request-to-an-issue
+var closing = lazyregexp.New(`(?i)\b(?:close[sd]?|fix(?:e[sd])?|resolve[sd]?|implement(?:s|ed)?):?\s+(?:(?:[a-z0-9_.-]+/[a-z0-9_.-]+)?#[0-9]+|gh-[0-9]+|https?://[^\s/]+/[^\s]+/(?:issues|pull)/[0-9]+)`)
+
+// mention finds @name and @org/team where a forge would call them: behind white
+// space or a bracket, so that no address is one.
+var mention = lazyregexp.New(`(?:^|[\s(\[{,;])(@[A-Za-z0-9][A-Za-z0-9-]*(?:/[A-Za-z0-9_.-]+)?)`)
+
+// lines ends every line of a message with a line feed: to bots and browsers, a
+// carriage return or a separator of Unicode ends one too.
+var lines = strings.NewReplacer("\r\n", "\n", "\r", "\n", "\u0085", "\n", "\u2028", "\n", "\u2029", "\n")
 
 var commitRules = []Rule{{
 	ID: "commit-header", Level: Block,
@@ -68,11 +117,14 @@ var commitRules = []Rule{{
 		if c.Expect == (Identity{}) {
 			return ""
 		}
-		if c.Author != c.Expect {
-			return fmt.Sprintf("author %q <%s>", c.Author.Name, c.Author.Email)
-		}
-		if c.Committer != c.Expect {
-			return fmt.Sprintf("committer %q <%s>", c.Committer.Name, c.Committer.Email)
+		for _, id := range []struct {
+			role string
+			Identity
+		}{{"author", c.Author}, {"committer", c.Committer}} {
+			unread := c.Header != "" && id.Identity == Identity{} // commit-header says why
+			if id.Identity != c.Expect && !unread {
+				return fmt.Sprintf("%s %q <%s>", id.role, id.Name, id.Email)
+			}
 		}
 		return ""
 	}),
@@ -83,6 +135,7 @@ var commitRules = []Rule{{
 	Misses: []Subject{
 		{Commit: &Commit{Author: Identity{"k", "k@x"}, Committer: Identity{"k", "k@x"}, Expect: Identity{"k", "k@x"}}},
 		{Commit: &Commit{Author: Identity{"M", "m@x"}}},
+		{Commit: &Commit{Header: "there is no author", Expect: Identity{"k", "k@x"}}},
 	},
 }, {
 	ID: "commit-sign-off", Level: Block,
@@ -94,6 +147,9 @@ var commitRules = []Rule{{
 		message("e\n\nreviewed-BY : M <m@example.com>\n"),
 		message("e\n\nCo-authored-by: M <m@example.com>"),
 		message("e\n\nSigned-off-by: nobody"),
+		message("e\rSigned-off-by: M <m@example.com>"),
+		{Commit: &Commit{Message: "e\n\nCo-authored-by: M <m@example.com> <noreply@anthropic.com>", CoAuthors: []string{"noreply@anthropic.com"}}},
+		{Commit: &Commit{Message: "e\n\nSigned-off-by: M <m@example.com <k@x>", Expect: Identity{"k", "k@x"}}},
 		{Commit: &Commit{Message: "e\n\nSigned-off-by: Agent <noreply@anthropic.com>", CoAuthors: []string{"noreply@anthropic.com"}}},
 	},
 	Misses: []Subject{
@@ -105,16 +161,31 @@ var commitRules = []Rule{{
 	ID: "commit-skip-checks", Level: Block,
 	Reason:  "a message has a trailer that keeps required checks from running",
 	Remedy:  "Remove the skip-checks line from the message.",
-	match:   onCommit(func(c *Commit) string { return strings.TrimSpace(skipChecks.FindString(c.Message)) }),
-	Matches: []Subject{message("e\n\nskip-checks: true"), message("e\n\nSkip-Checks:true\n"), message("e\n\nrequest-checks: true")},
+	match:   onCommit(func(c *Commit) string { return strings.TrimSpace(skipChecks.FindString(lines.Replace(c.Message))) }),
+	Matches: []Subject{message("e\n\nskip-checks: true"), message("e\n\nSkip-Checks:true\n"), message("e\n\nrequest-checks: true"), message("e\r\rskip-checks: true"), message("e\u2028skip-checks: true")},
 	Misses:  []Subject{message("explain skip-checks: what it does"), message("e")},
 }, {
 	ID: "commit-skip-ci", Level: Review,
 	Reason:  "a message asks CI not to run",
 	Remedy:  "Remove the mark from the message.",
 	match:   onCommit(func(c *Commit) string { return skipCI.FindString(c.Message) }),
-	Matches: []Subject{message("docs [skip ci]"), message("[ci skip] x"), message("x [No CI]"), message("***NO_CI***"), message("[skip actions]")},
+	Matches: []Subject{message("docs [skip ci]"), message("[ci skip] x"), message("x [No CI]"), message("***NO_CI***"), message("[skip actions]"), message("[pre-commit.ci skip]"), message("[Skip-CI]")},
 	Misses:  []Subject{message("skip ci on forks"), message("[ci] skip broken test")},
+}, {
+	ID: "commit-reference", Level: Report,
+	Reason: "a message closes an issue when it is merged, or calls someone",
+	Remedy: "Check that this is meant, or remove it from the message.",
+	match: onCommit(func(c *Commit) string {
+		if s := closing.FindString(c.Message); s != "" {
+			return s
+		}
+		if m := mention.FindStringSubmatch(c.Message); m != nil {
+			return m[1]
+		}
+		return ""
+	}),
+	Matches: []Subject{message("x\n\nCloses #1"), message("fixes acme/api#2"), message("Resolved: GH-7"), message("fix https://github.com/acme/api/issues/3"), message("thanks @octocat"), message("(@acme/platform)")},
+	Misses:  []Subject{message("fix the issue of #1 in a list"), message("see #12"), message("mail me@example.com"), message("e\n\nCo-authored-by: Claude <noreply@anthropic.com>")},
 }, {
 	ID: "commit-empty", Level: Block,
 	Reason:  "a commit changes nothing",
@@ -131,32 +202,41 @@ var commitRules = []Rule{{
 			return "not valid UTF-8: " + why
 		}
 		for i, r := range c.Message {
-			if escape.Control(r) && r != '\n' && r != '\t' && r != '\r' || escape.Bidi(r) || 0xE0000 <= r && r <= 0xE007F || r == 0x200B {
-				return fmt.Sprintf("U+%04X on line %d", r, 1+strings.Count(c.Message[:i], "\n"))
+			lone := r == '\r' && !strings.HasPrefix(c.Message[i+1:], "\n")
+			if lone || escape.Control(r) && r != '\n' && r != '\t' && r != '\r' || escape.Bidi(r) {
+				return onLine(c.Message, i, r)
+			}
+		}
+		for _, find := range []func(string) (int, rune){escape.Concealed, escape.ZeroWidth} {
+			if at, r := find(c.Message); at >= 0 {
+				return onLine(c.Message, at, r)
 			}
 		}
 		return ""
 	}),
-	Matches: []Subject{message("a\x1b[2Kb"), message("a\u202eb"), message("a\xffb"), message("tag\U000E0041")},
+	Matches: []Subject{message("a\x1b[2Kb"), message("a\u202eb"), message("a\xffb"), message("tag\U000E0041"), message("a\rb"), message("a\u2028b"), message("🙂\U000E0110\U000E0111"), message("pass\u200bword")},
 	Misses:  []Subject{message("übersetzt\n\n\t- ok\r\n"), message("family 👨\u200d👩\u200d👧 and ❤\ufe0f")},
 }}
+
+// onLine names a character of text and its line.
+func onLine(text string, at int, r rune) string {
+	return fmt.Sprintf("U+%04X on line %d", r, 1+strings.Count(text[:at], "\n"))
+}
 
 // foreignTrailer returns the first trailer that speaks for someone who is
 // neither the kick's identity nor, as a co-author, allowed.
 func foreignTrailer(c *Commit) string {
-	for _, m := range trailer.FindAllStringSubmatch(c.Message, -1) {
+	for _, m := range trailer.FindAllStringSubmatch(lines.Replace(c.Message), -1) {
 		kind, who := strings.ToLower(m[1]), strings.TrimSpace(m[2])
-		mail := ""
-		if a := mailOf.FindStringSubmatch(who); a != nil {
-			mail = a[1]
+		mails := mailOf.FindAllStringSubmatch(who, -1)
+		own := len(mails) > 0 && len(mails) == strings.Count(who, "<")
+		for _, mail := range mails {
+			own = own && (c.Expect.Email != "" && strings.EqualFold(mail[1], c.Expect.Email) ||
+				kind == "co-authored-by" && containsFold(c.CoAuthors, mail[1]))
 		}
-		if c.Expect.Email != "" && strings.EqualFold(mail, c.Expect.Email) {
-			continue
+		if !own {
+			return m[1] + ": " + who
 		}
-		if kind == "co-authored-by" && containsFold(c.CoAuthors, mail) {
-			continue
-		}
-		return m[1] + ": " + who
 	}
 	return ""
 }

@@ -3,10 +3,12 @@ package policy
 import (
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/kickhq/kick/internal/escape"
+	"github.com/kickhq/kick/internal/lazyregexp"
 )
 
 // MaxPath and MaxName are the longest path and the longest name that can be
@@ -42,7 +44,7 @@ var pathRules = []Rule{{
 }, {
 	ID: "path-form", Level: Block,
 	Reason: "a path cannot be checked out on every system, or is another one there",
-	Remedy: "Rename the file so that no part of its path ends with a dot or a space, is a device name, or has : * ? \" < > | or a backslash.",
+	Remedy: "Rename the file so that no part of its path ends with a dot or a space, is a device name or a short name as GITHUB~1, or has : * ? \" < > | or a backslash.",
 	match: onAdded(func(p string) string {
 		for part := range strings.SplitSeq(p, "/") {
 			if why := badName(part); why != "" {
@@ -51,8 +53,8 @@ var pathRules = []Rule{{
 		}
 		return ""
 	}),
-	Matches: []Subject{added("a./b"), added("name "), added("CON"), added("src/aux.c"), added("com1.txt"), added(`a\b`), added("x:stream"), added("LPT9"), added("what?"), added("CONIN$"), added("a|b")},
-	Misses:  []Subject{added("console.go"), added("auxiliary.c"), added(".hidden"), added("a.b.c"), added("com10"), deleted("CON")},
+	Matches: []Subject{added("a./b"), added("name "), added("CON"), added("src/aux.c"), added("com1.txt"), added(`a\b`), added("x:stream"), added("LPT9"), added("what?"), added("CONIN$"), added("a|b"), added("GITHUB~1/workflows/x.yml"), added("gi7eba~1")},
+	Misses:  []Subject{added("console.go"), added("auxiliary.c"), added(".hidden"), added("a.b.c"), added("com10"), added("notes.txt~"), added("v1~2-rc"), deleted("CON")},
 }, {
 	ID: "path-git", Level: Block,
 	Reason: "a path is a form of .git, which a checkout could take for the repository itself",
@@ -131,6 +133,9 @@ func badName(name string) string {
 	if i := strings.IndexAny(name, `\:*?"<>|`); i >= 0 {
 		return fmt.Sprintf("has %q", name[i])
 	}
+	if shortName.MatchString(name) {
+		return "is the form of a short name, which Windows has for longer ones"
+	}
 	stem, _, _ := strings.Cut(strings.ToUpper(name), ".")
 	stem = strings.TrimRight(stem, " ")
 	switch stem {
@@ -145,6 +150,10 @@ func badName(name string) string {
 	}
 	return ""
 }
+
+// shortName is a name of MS-DOS's form, under which NTFS knows a long one too:
+// GITHUB~1 is .github.
+var shortName = lazyregexp.New(`^[^.~]{1,6}~[0-9](\.[^.]{0,3})?$`)
 
 // gitLike reports whether some system takes name for ".git". Names such as
 // "a\.git\b" are looked at part by part, as Windows would.
@@ -257,12 +266,32 @@ func BadTarget(p, target string) string {
 // raw difference a rename is a deletion and an addition, so both are seen.
 func classRule(globs []Glob) func(*Subject) string {
 	return onChange(func(c *Change) string {
-		g := firstMatch(globs, Fold(c.Path))
+		g := c.class(globs)
 		if g == "" {
 			return ""
 		}
 		return c.verb() + " (" + g + ")"
 	})
+}
+
+// class returns the pattern that makes the path, or a link to it, one of a
+// class; "" if it is none.
+func (c *Change) class(globs []Glob) string {
+	if g := firstMatch(globs, Fold(c.Path)); g != "" {
+		return g
+	}
+	for _, link := range c.Aliases {
+		if g := firstMatch(globs, Fold(link)); g != "" {
+			return g + fmt.Sprintf(", by the link %q", link)
+		}
+	}
+	return ""
+}
+
+// Protected reports whether a path is in one of the built-in classes.
+func Protected(path string) bool {
+	c := Change{Path: path}
+	return slices.ContainsFunc(rules, func(r Rule) bool { return r.paths != nil && c.class(r.paths) != "" })
 }
 
 func (c *Change) verb() string {
@@ -286,10 +315,10 @@ var classRules = []Rule{{
 	Misses:  []Subject{added("docs/github.md"), added("src/.github/x"), added("github/workflows/x.yml"), added("deploy.yml")},
 }, {
 	ID: "protected-governance", Level: Block,
-	Reason:  "a file that says who owns, reviews or licenses the code",
+	Reason:  "a file that says who owns, reviews or licenses the code, or what kick may do",
 	Remedy:  leaveToPerson,
 	paths:   governancePaths,
-	Matches: []Subject{edited("CODEOWNERS"), deleted("docs/codeowners"), edited("LICENSE"), edited("pkg/OWNERS"), edited("SECURITY.md")},
+	Matches: []Subject{edited("CODEOWNERS"), deleted("docs/codeowners"), edited("LICENSE"), edited("pkg/OWNERS"), edited("SECURITY.md"), edited("kick.yaml")},
 	Misses:  []Subject{added("third_party/x/LICENSE"), added("owners_test.go"), added("docs/index.md")},
 }, {
 	ID: "protected-git", Level: Block,
@@ -317,8 +346,15 @@ var classRules = []Rule{{
 	Reason:  "a file that instructs coding agents",
 	Remedy:  "Have a person look at it: it acts on every later agent.",
 	paths:   agentPaths,
-	Matches: []Subject{edited("AGENTS.md"), added("sub/claude.md"), added(".cursor/rules/x.mdc"), added(".mcp.json"), link("CLAUDE.md", "README.md")},
+	Matches: []Subject{edited("AGENTS.md"), added("sub/claude.md"), added(".cursor/rules/x.mdc"), added(".mcp.json"), link("CLAUDE.md", "README.md"), {Change: &Change{Path: "docs/agents.md", Old: modeFile, New: modeFile, Aliases: []string{"CLAUDE.md"}}}},
 	Misses:  []Subject{added("agents.go"), added("docs/agents/index.md"), added("README.md")},
+}, {
+	ID: "git-ignore", Level: Report,
+	Reason:  "a file that says what git leaves out of commits",
+	Remedy:  "Check that nothing is hidden by it that belongs into a review.",
+	paths:   mustGlobs(".gitignore"),
+	Matches: []Subject{added("sub/.gitignore"), deleted(".gitignore")},
+	Misses:  []Subject{added("gitignore.md")},
 }, {
 	ID: "deleted-test", Level: Report,
 	Reason: "a test is deleted",

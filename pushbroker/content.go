@@ -2,51 +2,102 @@ package pushbroker
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
+	"slices"
 	"strings"
+	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/kickhq/kick/internal/escape"
+	"github.com/kickhq/kick/policy"
 )
+
+// factsOf says what change rules want to know of a file's content.
+func factsOf(data []byte) *policy.Blob {
+	b := &policy.Blob{Size: int64(len(data)), LFS: lfsPointer(data), Binary: isBinary(data)}
+	if text, ok := textOf(data); ok {
+		b.Bidi, b.ZeroWidth, b.Control = onLine(text, escape.Concealed), onLine(text, escape.ZeroWidth), onLine(text, actsOnTerminal)
+	}
+	return b
+}
+
+// withoutKnown leaves out what the base's file at the same path has as well.
+func withoutKnown(b policy.Blob, base []byte) policy.Blob {
+	old := factsOf(base)
+	for _, f := range []struct {
+		now *string
+		was string
+	}{{&b.Bidi, old.Bidi}, {&b.ZeroWidth, old.ZeroWidth}, {&b.Control, old.Control}} {
+		if f.was != "" {
+			*f.now = ""
+		}
+	}
+	return b
+}
 
 // lfsPointer returns the object id of a Git LFS pointer, or "".
 // https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md: a pointer is at
-// most 1,024 bytes and begins with its version.
+// most 1,024 bytes and begins with its version. git-lfs itself passes over
+// empty lines, and knows the names that it had before.
 func lfsPointer(data []byte) string {
+	data = bytes.TrimLeft(data, " \t\r\n")
 	if len(data) > 1024 || !bytes.HasPrefix(data, []byte("version ")) {
 		return ""
 	}
 	version, rest, _ := strings.Cut(string(data), "\n")
-	if !strings.Contains(version, "git-lfs") && !strings.Contains(version, "hawser") {
+	if !slices.ContainsFunc([]string{"git-lfs", "hawser", "git-media"}, func(name string) bool { return strings.Contains(version, name) }) {
 		return ""
 	}
 	for line := range strings.SplitSeq(rest, "\n") {
 		if oid, ok := strings.CutPrefix(line, "oid "); ok {
-			return oid
+			return strings.TrimSpace(oid)
 		}
 	}
 	return ""
 }
 
-// bidiIn finds the first character of text that reorders what is shown:
-// embeddings, overrides and isolates. Left-to-right and right-to-left marks
-// stand in honest translations; tag characters stand in flags, behind U+1F3F4.
-func bidiIn(text []byte) string {
-	if bytes.IndexByte(text, 0xE2) < 0 && bytes.IndexByte(text, 0xF3) < 0 {
+// textOf is a file's content as text, if it is one: UTF-16 with a byte order
+// mark is decoded, as editors do.
+func textOf(data []byte) (text string, ok bool) {
+	var order binary.ByteOrder
+	switch {
+	case bytes.HasPrefix(data, []byte{0xFF, 0xFE}):
+		order = binary.LittleEndian
+	case bytes.HasPrefix(data, []byte{0xFE, 0xFF}):
+		order = binary.BigEndian
+	case isBinary(data):
+		return "", false
+	default:
+		return string(data), true
+	}
+	units := make([]uint16, 0, len(data)/2)
+	for rest := data[2:]; len(rest) >= 2; rest = rest[2:] {
+		units = append(units, order.Uint16(rest))
+	}
+	return string(utf16.Decode(units)), true
+}
+
+// actsOnTerminal finds the first control character that a text file has no use
+// for. In a file that is not UTF-8, whose text nobody knows, only the beginning
+// of an escape sequence counts.
+func actsOnTerminal(text string) (at int, r rune) {
+	valid := utf8.ValidString(text)
+	for i, r := range text {
+		switch {
+		case !escape.Control(r) || strings.ContainsRune("\t\n\r\f\u0085\u2028\u2029", r):
+		case valid, r == 0x1B && i+1 < len(text) && strings.IndexByte("[]P_^X", text[i+1]) >= 0:
+			return i, r
+		}
+	}
+	return -1, 0
+}
+
+// onLine names the character that find finds and its line, or is empty.
+func onLine(text string, find func(string) (int, rune)) string {
+	at, r := find(text)
+	if at < 0 {
 		return ""
 	}
-	flag := false
-	for i := 0; i < len(text); {
-		if text[i] < utf8.RuneSelf {
-			flag = false
-			i++
-			continue
-		}
-		r, n := utf8.DecodeRune(text[i:])
-		tag := 0xE0000 <= r && r <= 0xE007F
-		if 0x202A <= r && r <= 0x202E || 0x2066 <= r && r <= 0x2069 || tag && !flag {
-			return fmt.Sprintf("U+%04X on line %d", r, 1+bytes.Count(text[:i], []byte("\n")))
-		}
-		flag = r == 0x1F3F4 || tag && flag
-		i += n
-	}
-	return ""
+	return fmt.Sprintf("U+%04X on line %d", r, 1+strings.Count(text[:at], "\n"))
 }

@@ -2,8 +2,6 @@ package pushbroker
 
 import (
 	"bytes"
-
-	"github.com/kickhq/kick/policy"
 )
 
 // Bounds of line counts, which are for people alone: files up to 1 MiB, 32 MiB
@@ -123,13 +121,4 @@ func commonSubsequence(a, b [][]byte) int {
 // buffer_is_binary in its xdiff-interface.c.
 func isBinary(data []byte) bool {
 	return bytes.IndexByte(data[:min(len(data), 8000)], 0) >= 0
-}
-
-// factsOf says what change rules want to know of a file's content.
-func factsOf(data []byte) *policy.Blob {
-	b := &policy.Blob{Size: int64(len(data)), LFS: lfsPointer(data), Binary: isBinary(data)}
-	if !b.Binary {
-		b.Bidi = bidiIn(data)
-	}
-	return b
 }

@@ -245,11 +245,15 @@ func (in *inspection) entries(ctx context.Context) error {
 			changes = append(changes, c)
 		}
 	}
+	aliases, err := in.aliases()
+	if err != nil {
+		return err
+	}
 	for _, c := range changes {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		ch := policy.Change{Path: c.path, Old: c.old.mode, New: c.new.mode}
+		ch := policy.Change{Path: c.path, Aliases: aliases.of(c.path), Old: c.old.mode, New: c.new.mode}
 		if c.new.mode == modeLink {
 			var err error
 			if ch.Leads, err = in.leads(ctx, c); err != nil {
@@ -258,14 +262,12 @@ func (in *inspection) entries(ctx context.Context) error {
 			ch.Target = in.targets[c.new.oid]
 		} else if facts := in.blobs[c.new.oid]; facts != nil {
 			b := *facts
-			if b.Bidi != "" {
-				old, ok, err := in.base.Blob(ctx, c.path)
+			if b.Bidi != "" || b.ZeroWidth != "" || b.Control != "" {
+				old, _, err := in.base.Blob(ctx, c.path)
 				if err != nil {
 					return err
 				}
-				if ok && bidiIn(old) != "" {
-					b.Bidi = ""
-				}
+				b = withoutKnown(b, old)
 			}
 			ch.Blob = &b
 		}

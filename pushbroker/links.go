@@ -33,6 +33,7 @@ type route struct {
 	why     string   // it must not be; empty: it may
 	through []string // paths of the links on the way
 	depth   int      // of the directory that it ends at, the top's being 0; -1: at a file, or nowhere
+	end     string   // path that it ends at; empty: at the top, or nowhere
 }
 
 // follow resolves the target of the link at path, which is in the tree. A name
@@ -69,6 +70,7 @@ func (t *linkTree) follow(path, target string) (route, error) {
 		switch {
 		case e.mode != modeLink:
 			if e.name != "" && !e.isTree() && e.mode != modeGitlink {
+				r.end = strings.Join(append(names, e.name), "/")
 				return r, nil // a file
 			}
 			dirs, names = append(dirs, e.treeID()), append(names, name)
@@ -88,7 +90,7 @@ func (t *linkTree) follow(path, target string) (route, error) {
 			rest = append(strings.Split(next, "/"), rest...)
 		}
 	}
-	r.depth = len(names)
+	r.depth, r.end = len(names), strings.Join(names, "/")
 	return r, nil
 }
 
@@ -202,4 +204,68 @@ func (in *inspection) linksOf(ctx context.Context, commit string) ([]linkAt, err
 	}
 	in.allLinks[commit] = links
 	return links, nil
+}
+
+// aliases are the base's links with a protected path, by where they lead:
+// whoever changes docs/agents.md where CLAUDE.md is a link to it changes
+// CLAUDE.md.
+type aliases map[string][]string
+
+// of lists the links by which a path is known.
+func (a aliases) of(path string) []string {
+	var out []string
+	for end, links := range a {
+		switch rest, below := strings.CutPrefix(path, end+"/"); {
+		case path == end:
+			out = append(out, links...)
+		case below:
+			for _, l := range links {
+				out = append(out, l+"/"+rest)
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// aliases looks where such links are in practice: at the top and in .github.
+func (in *inspection) aliases() (aliases, error) {
+	t := in.linkTree(in.h.baseTree)
+	top, err := t.tree(in.h.baseTree)
+	if err != nil {
+		return nil, err
+	}
+	out := aliases{}
+	look := func(dir string, entries []treeEntry) error {
+		for _, e := range entries {
+			if e.mode != modeLink || !policy.Protected(dir+e.name) {
+				continue
+			}
+			target, err := in.target(e.oid)
+			if err != nil {
+				return err
+			}
+			r, err := t.follow(dir+e.name, target)
+			if err != nil {
+				return err
+			}
+			if r.why == "" && r.end != "" {
+				out[r.end] = append(out[r.end], dir+e.name)
+			}
+		}
+		return nil
+	}
+	if err := look("", top); err != nil {
+		return nil, err
+	}
+	for _, e := range top {
+		if e.name == ".github" && e.isTree() {
+			entries, err := t.tree(e.oid)
+			if err != nil {
+				return nil, err
+			}
+			return out, look(".github/", entries)
+		}
+	}
+	return out, nil
 }
