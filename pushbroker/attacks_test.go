@@ -269,6 +269,20 @@ var historyAttacks = []attack{
 		l.sh(l.clone, `echo up > up; git add up; git commit -qm upstream; git push -q origin HEAD:main; echo mine > mine; git add mine; git commit -qm mine`)
 		return l.bundle()
 	}, block: []string{"history-foreign"}},
+	{name: "private branch merged in", craft: func(l *lab) string {
+		// The agent got hold of a branch that the mirror knows and base lacks.
+		l.sh(l.clone, `git checkout -qb private; echo private > p; git add p; git commit -qm private; git push -q origin private
+			git checkout -q main; echo mine > mine; git add mine; git commit -qm mine; git merge -q --no-ff -m 'merge it' private`)
+		return l.bundle()
+	}, block: []string{"history-foreign"}},
+	{name: "purged commit built upon", craft: func(l *lab) string {
+		// Upstream took a commit back; a work that still holds it is none on base.
+		old := l.base
+		l.sh(l.mirror, `git update-ref refs/heads/main $(git -c user.name=Base -c user.email=base@example.com commit-tree -p main~1 -m again 'main^{tree}' < /dev/null)`)
+		l.base = l.sh(l.mirror, "git rev-parse main")
+		l.sh(l.clone, `echo mine > mine; git add mine; git commit -qm mine; git bundle create -q ../work.bundle ^`+old+`~1 HEAD`)
+		return l.dir + "/work.bundle"
+	}, block: []string{"history-rewritten"}},
 	{name: "object of another branch by id", craft: func(l *lab) string {
 		// A commit of the agent's uses a blob that only a newer base commit has.
 		l.sh(l.clone, `echo private > p; git add p; git commit -qm private; git push -q origin HEAD:main

@@ -130,7 +130,24 @@ func (in *ingest) indexError(ctx context.Context, err error) error {
 	case strings.Contains(text, "exceeds maximum allowed size"), strings.Contains(text, "out of memory"), strings.Contains(text, "mmap failed"), strings.Contains(text, "Cannot allocate memory"):
 		return refuse("limit-ingest", "%s", firstLines(text))
 	}
+	if err := in.mirrorFault(ctx, text); err != nil {
+		return err
+	}
 	return refuse("object-malformed", "%s", firstLines(text))
+}
+
+// mirrorFault tells damage of the mirror, on which the work builds, from a
+// fault of the work. It costs a walk over base's history, and is asked only
+// when there is a fault.
+func (in *ingest) mirrorFault(ctx context.Context, text string) error {
+	err := in.git(in.q.Mirror).Run(ctx, nil, nil, "rev-list", "--objects", "--quiet", in.w.BaseOID)
+	if err == nil && strings.Contains(text, in.q.Mirror) {
+		err = errors.New(firstLines(text))
+	}
+	if err != nil {
+		return fmt.Errorf("mirror %s is damaged: %w: remove it and run the kick again", in.q.Mirror, err)
+	}
+	return nil
 }
 
 func endedBy(err error) syscall.Signal {

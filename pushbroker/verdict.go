@@ -146,7 +146,7 @@ func (t *table) rule(fs []policy.Finding) {
 			t.row("text", escape.String(f.Excerpt))
 		}
 		if f.Fingerprint != "" {
-			t.row("id", escape.String(f.Fingerprint)+" (names this secret in a policy exception)")
+			t.row("id", escape.String(f.Fingerprint)+" (names it in the policy)")
 		}
 		if f.Exception != "" {
 			t.row("as", "accepted by the policy: "+escape.String(f.Exception))

@@ -47,6 +47,9 @@ func (p *Printer) Outcome(o manager.Outcome) {
 		}
 	}
 	p.findings(o.Findings)
+	if len(o.Findings) > 0 && (o.Unpublished != nil || len(o.Missing)+len(o.Notes) > 0) {
+		p.Linef("")
+	}
 	p.Unpublished(o)
 	for _, n := range o.Notes {
 		p.Linef("  %s %s", p.Paint(Dim, "note"), escape.String(n))
