@@ -29,8 +29,8 @@ func (r *run) broker(ctx context.Context) {
 	}
 	work := pushbroker.Work{
 		KickID: r.k.ID, Agent: r.req.Agent, Repo: r.req.Source.Repo, Bundle: bundle, Mirror: r.base.Mirror, BaseOID: r.base.OID,
-		Branch:       BranchName(r.req.Agent, r.k.ID),
-		Destination:  r.req.Target.Destination(r.out.Base, r.req.Publish != PublishBranch),
+		Branch:       r.branch(),
+		Destination:  r.req.Target.Destination(r.into(), r.req.Publish != PublishBranch),
 		IdentityName: r.req.Identity.Name, IdentityEmail: r.req.Identity.Email,
 	}
 	dir := r.k.Path("quarantine.git")

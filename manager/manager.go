@@ -58,6 +58,9 @@ type Request struct {
 	// Squash and Signed ask for one commit, and for commits that the forge
 	// makes, also where the policy does not.
 	Squash, Signed bool
+	// Update, if set, is the earlier kick's branch to which the work goes. The
+	// Source's base is that branch, or Update.Into for a rewrite.
+	Update *Update
 
 	Prompt  string
 	Command []string

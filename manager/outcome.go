@@ -53,10 +53,11 @@ type Outcome struct {
 	ExitCode    int              `json:"exitCode"`
 	Agent       string           `json:"agent"`
 	Repo        string           `json:"repo"`
-	Base        string           `json:"base"`             // branch
-	BaseCommit  string           `json:"baseCommit"`       //
-	Branch      string           `json:"branch,omitempty"` // published branch
-	Commit      string           `json:"commit,omitempty"` // the work's last commit, published or not
+	Base        string           `json:"base"`              // branch
+	BaseCommit  string           `json:"baseCommit"`        //
+	Branch      string           `json:"branch,omitempty"`  // published branch
+	Commit      string           `json:"commit,omitempty"`  // the work's last commit, published or not
+	Updated     *Updated         `json:"updated,omitempty"` // of an update of an earlier kick's branch
 	PullRequest string           `json:"pullRequest,omitempty"`
 	Draft       bool             `json:"draft,omitempty"`
 	Commits     int              `json:"commits"`

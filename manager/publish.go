@@ -15,7 +15,8 @@ import (
 func (r *run) publish(ctx context.Context, q *pushbroker.Quarantine, v pushbroker.Verdict, branch string) {
 	req := pushbroker.PublishRequest{
 		Target: r.req.Target, Quarantine: q, Verdict: v,
-		Refs:         pushbroker.Refs{Branch: branch, Base: r.out.Base},
+		Refs:         r.refs(),
+		RulesAt:      r.rulesAt(),
 		PullRequest:  r.req.Publish == PublishPR,
 		AcceptReview: r.req.AcceptReview || r.req.LocalCheckout,
 		Description:  r.description(v, branch),
@@ -36,6 +37,7 @@ func (r *run) publish(ctx context.Context, q *pushbroker.Quarantine, v pushbroke
 		return
 	}
 	r.out.Commit, r.out.Commits = pub.Commit, v.Commits
+	r.updateNote(pub)
 	if r.out.Squashed > 0 {
 		r.out.Notes = append(r.out.Notes, fmt.Sprintf("kick made one commit of the %s that the agent left; the kept bundle has those", count(r.out.Squashed, "commit")))
 	}
@@ -75,7 +77,7 @@ func (r *run) description(v pushbroker.Verdict, branch string) pushbroker.Descri
 		KickID: r.k.ID, Agent: r.req.Agent, Prompt: r.req.Prompt, Report: r.agentReport(),
 		TitlePrefix: r.form().TitlePrefix, Notes: r.formNotes(),
 		Isolation: r.out.Isolation, Took: time.Duration(r.out.Timings["agent"] * float64(time.Second)), Version: r.m.Version,
-		Refs: pushbroker.Refs{Branch: branch, Base: r.out.Base}, Verdict: v, Target: r.req.Target,
+		Refs: pushbroker.Refs{Branch: branch, Base: r.into()}, Verdict: v, Target: r.req.Target,
 	}
 }
 
@@ -103,6 +105,7 @@ func (r *run) settle(ctx context.Context, entries []Entry) {
 		return
 	}
 	commit, _ := field(entries, "push", "commit")
+	old, _ := field(entries, "push", "old") // an update's; its pull request proves nothing
 	r.out.Commit = commit
 	target, err := r.m.target(r.out.Repo)
 	var found pushbroker.Found
@@ -117,7 +120,7 @@ func (r *run) settle(ctx context.Context, entries []Entry) {
 		r.out.Unsettled = !errors.As(err, &e) || e.Reason.Temporary()
 		r.out.Notes = append(r.out.Notes, fmt.Sprintf("%s whether the push to %s arrived: %v", unsettledNote, branch, err))
 		return
-	case found.Commit == "" && found.Number == 0: // it did not arrive, or somebody took it away
+	case found.Commit == "" && (found.Number == 0 || old != ""): // it did not arrive, or somebody took it away
 		return
 	case found.Commit != "" && found.Commit != commit:
 		r.out.Notes = append(r.out.Notes, fmt.Sprintf("the branch %s is on the remote with other work, at %s", branch, found.Commit))

@@ -113,7 +113,7 @@ func (r *run) line(ctx context.Context) {
 	if err := r.step("prepare", func() (string, error) { return r.prepare(ctx) }); err != nil {
 		code := FetchFailed
 		switch {
-		case errors.Is(err, workspace.ErrSource):
+		case errors.Is(err, workspace.ErrSource), errors.Is(err, errNoUpdate):
 			code = Usage
 		case errors.Is(err, errSecretTask):
 			code = Refused
@@ -170,6 +170,9 @@ func (r *run) prepare(ctx context.Context) (string, error) {
 	}
 	r.out.Base, r.out.BaseCommit = base.Branch, base.OID
 	r.out.Notes = append(r.out.Notes, base.Notes...)
+	if err := r.checkUpdate(ctx); err != nil {
+		return "", err
+	}
 	if r.req.WorkspaceDir != "" {
 		if err := os.MkdirAll(r.req.WorkspaceDir, 0o700); err != nil {
 			return "", fmt.Errorf("make the directory of workspaces: %w: correct workspace_dir", err)

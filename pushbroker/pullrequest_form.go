@@ -1,8 +1,10 @@
 package pushbroker
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -19,7 +21,7 @@ const maxReviewers = 15
 func (p *publisher) decide(ctx context.Context) (Proposal, error) {
 	r := p.req
 	want := Proposal{
-		Branch: r.Refs.Branch, Base: r.Refs.Base, Commit: r.Quarantine.Tip, Draft: r.Verdict.Review || policy.Is(r.Form.Draft),
+		Branch: r.Refs.Branch, Base: r.Refs.into(), Commit: r.Quarantine.Tip, Draft: r.Verdict.Review || policy.Is(r.Form.Draft),
 		Labels: r.Form.Labels, Assignees: r.Form.Assignees, IssueFallback: policy.Is(r.Form.IssueFallback),
 	}
 	if r.Verdict.Review {
@@ -27,7 +29,16 @@ func (p *publisher) decide(ctx context.Context) (Proposal, error) {
 	}
 	d := r.Description
 	d.Refs, d.Verdict, d.Target, d.TitlePrefix = r.Refs, r.Verdict, r.Target, r.Form.TitlePrefix
-	files, err := r.Quarantine.filesAt(ctx, r.Quarantine.BaseOID)
+	want.Title, want.Body = d.Text()
+	if r.Refs.Old != "" {
+		want.Comment = fmt.Sprintf("**Updated** (%s): %s is now at %s; it was at %s.\n\n%s", r.Refs.updated(r.Quarantine), code(r.Refs.Branch), code(want.Commit), code(r.Refs.Old), want.Body)
+	}
+	rules := cmp.Or(r.RulesAt, r.Quarantine.BaseOID)
+	files, err := r.Quarantine.filesAt(ctx, rules)
+	if err != nil && rules != r.Quarantine.BaseOID {
+		p.warn("the branch no longer holds %s, where the first kick began, so that its code owners and its template are not known: %v", rules, err)
+		return want, nil
+	}
 	if err != nil {
 		return want, err
 	}
@@ -110,6 +121,11 @@ func (p *publisher) decorate(ctx context.Context, client *github.Client, pr *git
 	}
 	if missing := without(p.proposal.Assignees, func(l string) bool { return has(logins(pr.Assignees), l) }); len(missing) > 0 {
 		p.assign(ctx, client, n, missing)
+	}
+	if p.pub.Existing && p.proposal.Comment != "" {
+		p.comment(ctx, client, pr)
+		p.ask(ctx, client, pr) // again, since there is something new to look at
+		return
 	}
 	asked := logins(pr.RequestedReviewers)
 	for _, team := range pr.RequestedTeams {

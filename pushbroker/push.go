@@ -24,8 +24,13 @@ var (
 
 // Refs names the branches of a push, without refs/heads/.
 type Refs struct {
-	Branch string // where the work goes; must not exist with other work
+	Branch string // where the work goes; must not exist with other work, but see Old
 	Base   string // where the work started
+	// Old is the commit that Branch has and that the work replaces; it must not
+	// have moved. Empty: Branch is new.
+	Old string
+	// Into is the branch that the pull request asks to go into. Empty: Base.
+	Into string
 }
 
 // Push sends q.Tip, by its id, to a new branch of t and returns whether it had
@@ -56,11 +61,11 @@ func Push(ctx context.Context, q *Quarantine, t Target, refs Refs, token githuba
 		return false, publishError(ReasonUsage, op, "that is the repository's default branch")
 	}
 	switch there := have.refs["refs/heads/"+refs.Branch]; there {
-	case "":
 	case q.Tip:
 		return false, nil
+	case refs.Old: // both are "" for a new branch
 	default:
-		return false, publishError(ReasonBranchExists, op, "the branch is there already, at %s", there)
+		return false, refs.taken(op, there)
 	}
 	if err := p.checkGain(ctx, have.refs["refs/heads/"+refs.Base]); err != nil {
 		return false, err
@@ -74,7 +79,10 @@ func checkRefs(r Refs) error {
 			return err
 		}
 	}
-	if r.Branch == r.Base {
+	if r.Old != "" && !gitcmd.IsOID(r.Old) {
+		return errors.New("the commit that is replaced is no full id")
+	}
+	if r.Branch == r.into() || r.Branch == r.Base && r.Old == "" {
 		return errors.New("the work cannot go to the branch that it started from")
 	}
 	return nil
@@ -195,7 +203,7 @@ func (p *push) known(ctx context.Context, oids []string) ([]string, error) {
 func (p *push) send(ctx context.Context) (pushed bool, err error) {
 	ref := "refs/heads/" + p.refs.Branch
 	report, err := p.remote.git.Output(ctx, p.q.Dir, pushTimeout, "push", "--porcelain", "--no-verify", "--no-signed", "--no-follow-tags", "--no-progress",
-		"--recurse-submodules=no", "--force-with-lease="+ref+":", "--", p.remote.target.URL, p.q.Tip+":"+ref)
+		"--recurse-submodules=no", "--force-with-lease="+ref+":"+p.refs.Old, "--", p.remote.target.URL, p.q.Tip+":"+ref)
 	if err == nil {
 		return true, nil
 	}
@@ -217,8 +225,8 @@ func (p *push) send(ctx context.Context) (pushed bool, err error) {
 	case have.refs[ref] == p.q.Tip:
 		// It arrived; or another broker of the same kick was faster.
 		return true, nil
-	case have.refs[ref] != "":
-		return false, publishError(ReasonBranchExists, p.op, "the branch is there already, at %s", have.refs[ref])
+	case have.refs[ref] != p.refs.Old:
+		return false, p.refs.taken(p.op, have.refs[ref])
 	}
 	return false, e
 }

@@ -21,6 +21,8 @@ type Proposal struct {
 	Assignees []string `json:"assignees,omitempty"`
 	Reviewers []string `json:"reviewers,omitempty"`
 	Teams     []string `json:"teams,omitempty"`
+	// Comment is left on a pull request that is there already. Empty: none.
+	Comment string `json:"comment,omitempty"`
 	// IssueFallback allows an issue in its place.
 	IssueFallback bool `json:"issueFallback,omitempty"`
 }

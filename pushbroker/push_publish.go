@@ -26,6 +26,9 @@ type PublishRequest struct {
 	// Description becomes the pull request's title and body. Publish fills in
 	// its Refs, Verdict and Target.
 	Description Description
+	// RulesAt is the commit whose CODEOWNERS and template count, where the base is
+	// an earlier kick's work. Empty: the quarantine's base.
+	RulesAt string
 	// Form is how the pull request looks and whom it asks, as policy.Policy.For
 	// gives it. Its Squash and Signed are the caller's to see to.
 	Form policy.Publish
@@ -46,6 +49,8 @@ type Publication struct {
 	Number int    `json:"number,omitempty"`
 	URL    string `json:"url,omitempty"`
 	Draft  bool   `json:"draft,omitempty"`
+	// Updated says how a branch that was there changed. Empty: it is new.
+	Updated Updated `json:"updated,omitempty"`
 	// Existing tells that the pull request was there already.
 	Existing bool `json:"existing,omitempty"`
 	// Warnings are what went wrong without undoing the publication: a label, a
@@ -116,7 +121,7 @@ func (p *publisher) push(ctx context.Context) error {
 	r := p.req
 	return p.withToken(ctx, "push", githubapp.Permissions{"contents": "write"}, func(token githubapp.Token) error {
 		return p.retry(ctx, func() error {
-			if err := p.journal("push", map[string]string{"target": r.Target.String(), "branch": r.Refs.Branch, "commit": r.Quarantine.Tip}); err != nil {
+			if err := p.journal("push", map[string]string{"target": r.Target.String(), "branch": r.Refs.Branch, "commit": r.Quarantine.Tip, "old": r.Refs.Old}); err != nil {
 				return err
 			}
 			pushed, err := Push(ctx, r.Quarantine, r.Target, r.Refs, token)
@@ -124,6 +129,7 @@ func (p *publisher) push(ctx context.Context) error {
 				return p.explainAuth(err, token)
 			}
 			p.pub.Branch, p.pub.Commit, p.pub.Pushed = r.Refs.Branch, r.Quarantine.Tip, pushed
+			p.pub.Updated = r.Refs.updated(r.Quarantine)
 			return nil
 		})
 	})

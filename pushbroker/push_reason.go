@@ -20,6 +20,7 @@ const (
 	ReasonJournal        Reason = "journal"              // the effect could not be recorded, so it was not done
 	ReasonRepublish      Reason = "republishes-history"  // the remote would gain what was not inspected
 	ReasonBranchExists   Reason = "branch-exists"        // the branch is there with other work
+	ReasonBranchMoved    Reason = "branch-moved"         // the branch to update is not where it was
 	ReasonRuleset        Reason = "ruleset"              // GH013
 	ReasonProtected      Reason = "protected-branch"     // GH006
 	ReasonPushProtection Reason = "push-protection"      // the server's own secret scan
@@ -132,6 +133,7 @@ var remedies = map[Reason]string{
 	ReasonJournal:        "Free space on the disk that holds kick's state, and run again.",
 	ReasonRepublish:      "The base branch was rewritten since the kick began; run the kick again on the new base.",
 	ReasonBranchExists:   "Look at that branch; delete it if it is not wanted, or run a new kick.",
+	ReasonBranchMoved:    "Run the update again; it then starts from what the branch has. With --base, see first that nothing on the branch is lost.",
 	ReasonRuleset:        "Exclude the branches kick/** from this ruleset, or let kick's App bypass it, in the repository's settings.",
 	ReasonProtected:      "Exclude the branches kick/** from this protection rule in the repository's settings.",
 	ReasonPushProtection: "Take the secret out of every commit that holds it; rotate it if it is real.",

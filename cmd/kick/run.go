@@ -24,6 +24,7 @@ type runOptions struct {
 	promptFile string
 	output     string
 	quiet      bool
+	update     string
 }
 
 func newRun(g *globals) *cobra.Command {
@@ -76,6 +77,7 @@ A repository on GitHub is reached with a GitHub App (--github-app-id and
 	f.DurationVar(&o.Timeout, "timeout", 45*time.Minute, "time that the agent has, from its start")
 	f.StringVar(&o.Publish, "publish", "", "how far to go: pr, branch or none (default: pr where the forge has pull requests, else branch)")
 	f.BoolVar(&o.AcceptReview, "accept-review", false, "publish work that asks for a review where there is no reviewer")
+	f.StringVar(&o.update, "update", "", "go on with the branch and pull request of an earlier kick, by its `id`; with --base, write them anew")
 	f.BoolVar(&o.Squash, "squash", false, "publish one commit of the work; what only its commits in between hold is left behind")
 	f.StringVar(&o.Network, "network", "", "restricted (the egress gateway alone, default) or none")
 	f.StringArrayVar(&o.Env, "env", nil, "`NAME=VALUE` for the agent's environment; never a credential")
@@ -156,6 +158,17 @@ func kickOnce(ctx context.Context, g *globals, o *runOptions, p *ui.Printer) (ma
 			return manager.Outcome{}, usageError{err}
 		}
 		o.Prompt = prompt
+	}
+	if o.update != "" {
+		state, err := g.state()
+		if err != nil {
+			return manager.Outcome{}, err
+		}
+		u, err := state.Update(o.update)
+		if err != nil {
+			return manager.Outcome{}, usagef("--update %s: %v", o.update, err)
+		}
+		o.Update = &u
 	}
 	req, err := request.Build(ctx, o.Options)
 	if ctx.Err() != nil {

@@ -39,6 +39,7 @@ var served = []string{
 	"/repos/{owner}/{repo}/installation",
 	"/repos/{owner}/{repo}/issues",
 	"/repos/{owner}/{repo}/issues/{issue_number}/assignees",
+	"/repos/{owner}/{repo}/issues/{issue_number}/comments",
 	"/repos/{owner}/{repo}/issues/{issue_number}/labels",
 	"/repos/{owner}/{repo}/pulls",
 	"/repos/{owner}/{repo}/pulls/{pull_number}/requested_reviewers",
@@ -196,6 +197,7 @@ func TestAnswersMatchGitHubsDescription(t *testing.T) {
 				"POST /repos/{owner}/{repo}/pulls/{pull_number}/requested_reviewers Created",
 				"POST /repos/{owner}/{repo}/pulls/{pull_number}/requested_reviewers Unprocessable Entity",
 				"POST /repos/{owner}/{repo}/issues/{issue_number}/assignees Created", "GET /repos/{owner}/{repo}/issues OK",
+				"POST /repos/{owner}/{repo}/issues/{issue_number}/comments Created", "GET /repos/{owner}/{repo}/issues/{issue_number}/comments OK",
 				"POST /repos/{owner}/{repo}/git/refs Created", "POST /repos/{owner}/{repo}/git/refs Unprocessable Entity",
 				"DELETE /repos/{owner}/{repo}/git/refs/{ref} No Content", "GET /repos/{owner}/{repo}/git/commits/{commit_sha} OK",
 			} {
@@ -333,6 +335,11 @@ func callEverything(t *testing.T, s *githubtest.Server) {
 	}
 	if list, _, err := c.PullRequests.List(ctx, "acme", "api", nil); err != nil || len(list) != 1 || len(list[0].RequestedTeams) != 1 || len(list[0].Assignees) != 1 {
 		t.Errorf("list pull requests: %v, %v", list, err)
+	}
+	_, _, err = c.Issues.CreateComment(ctx, "acme", "api", pr.GetNumber(), &github.IssueComment{Body: github.String("hi")})
+	must("comment", err)
+	if list, _, err := c.Issues.ListComments(ctx, "acme", "api", pr.GetNumber(), nil); err != nil || len(list) != 1 {
+		t.Errorf("list comments: %v, %v", list, err)
 	}
 	ref := &github.Reference{Ref: github.String("refs/heads/new"), Object: &github.GitObject{SHA: github.String(repo.Ref("refs/heads/main"))}}
 	_, _, err = c.Git.CreateRef(ctx, "acme", "api", ref)

@@ -106,3 +106,50 @@ func (s *Server) teamJSON(r *Repo, slug string, whole bool) object {
 	}
 	return o
 }
+
+func (c *call) addComment(number string) {
+	var in struct{ Body string }
+	if !c.decode(&in) {
+		return
+	}
+	if in.Body == "" || len([]rune(in.Body)) > 65536 {
+		c.fail(422, "Validation Failed")
+		return
+	}
+	c.comments(number, in.Body)
+}
+
+// comments lists those of a pull request, or adds one.
+func (c *call) comments(number, add string) {
+	c.repo.mu.Lock()
+	i := slices.IndexFunc(c.repo.pulls, func(p *Pull) bool { return strconv.Itoa(p.Number) == number })
+	out := []object{}
+	if i >= 0 {
+		p := c.repo.pulls[i]
+		if add != "" {
+			p.Comments = append(p.Comments, add)
+		}
+		for n, body := range p.Comments {
+			out = append(out, c.s.commentJSON(c.repo, *p, n+1, body))
+		}
+	}
+	c.repo.mu.Unlock()
+	switch {
+	case i < 0:
+		c.fail(404, "Not Found")
+	case add != "":
+		c.answer(201, out[len(out)-1])
+	default:
+		c.answer(200, out)
+	}
+}
+
+func (s *Server) commentJSON(r *Repo, p Pull, n int, body string) object {
+	id := r.id*1000000 + int64(p.Number)*1000 + int64(n)
+	url := s.repoAPI(r) + "/issues/comments/" + strconv.FormatInt(id, 10)
+	html := s.URL() + "/" + r.FullName() + "/pull/" + strconv.Itoa(p.Number) + "#issuecomment-" + strconv.FormatInt(id, 10)
+	return object{
+		"id": id, "node_id": nodeID("comment", id), "url": url, "html_url": html, "body": body, "user": s.userJSON(p.User), "author_association": "NONE",
+		"created_at": stamp(p.Created), "updated_at": stamp(p.Created), "issue_url": s.repoAPI(r) + "/issues/" + strconv.Itoa(p.Number),
+	}
+}

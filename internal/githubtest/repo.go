@@ -75,6 +75,7 @@ type Pull struct {
 	Reviewers        []string
 	Teams            []string // that are asked for a review
 	Assignees        []string
+	Comments         []string
 	Created          time.Time
 }
 

@@ -79,6 +79,10 @@ func (c *call) repository(path string) {
 		c.needEither("issues", "pull_requests", func() { c.addLabels(p[1]) })
 	case len(p) == 3 && p[0] == "issues" && p[2] == "assignees" && method == "POST":
 		c.needEither("issues", "pull_requests", func() { c.addAssignees(p[1]) })
+	case len(p) == 3 && p[0] == "issues" && p[2] == "comments" && method == "GET":
+		c.needEither("issues", "pull_requests", func() { c.comments(p[1], "") })
+	case len(p) == 3 && p[0] == "issues" && p[2] == "comments" && method == "POST":
+		c.needEither("issues", "pull_requests", func() { c.addComment(p[1]) })
 	case path == "git/refs" && method == "POST":
 		c.need("contents", "write", c.createRef)
 	case strings.HasPrefix(path, "git/refs/") && method == "DELETE":

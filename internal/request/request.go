@@ -35,6 +35,7 @@ type Options struct {
 	Publish                 string
 	AcceptReview            bool
 	Squash, Signed          bool
+	Update                  *manager.Update // of the kick that --update names
 	Network                 string
 	Env                     []string // NAME=VALUE
 	Memory, Disk            string   // sizes, e.g. 4GiB
@@ -78,6 +79,9 @@ func Build(ctx context.Context, o Options) (manager.Request, error) {
 		Agent: o.Agent, Prompt: o.Prompt, Command: o.Command, AcceptReview: o.AcceptReview, Squash: o.Squash, Signed: o.Signed,
 		ProgramDirs: o.ProgramDirs, AcceptWeaker: o.AcceptWeaker,
 	}
+	if err := update(&req, &o); err != nil {
+		return req, err
+	}
 	agent, err := configured(o)
 	if err != nil {
 		return req, err
@@ -111,7 +115,38 @@ func Build(ctx context.Context, o Options) (manager.Request, error) {
 		return req, err
 	}
 	req.Held = Held(os.Environ())
-	return req, target(&req, o)
+	if err := target(&req, o); err != nil {
+		return req, err
+	}
+	if u := req.Update; u != nil && req.Source.Repo != u.Repo {
+		return req, fmt.Errorf("--repo %s: kick %s was for %s: leave --repo out", req.Source.Repo, u.ID, u.Repo)
+	}
+	return req, nil
+}
+
+// update starts from the branch of an earlier kick, or with --base again from
+// where that one started.
+func update(req *manager.Request, o *Options) error {
+	u := o.Update
+	if u == nil {
+		return nil
+	}
+	switch {
+	case o.Agent != "" && o.Agent != u.Agent:
+		return fmt.Errorf("--agent %s: kick %s was %s's, and its branch has that name: leave --agent out", o.Agent, u.ID, u.Agent)
+	case o.Base != "" && o.Base != u.Into:
+		return fmt.Errorf("--base %s: kick %s started from %s, and its pull request stays with that: pass --base %s to write the branch anew, or leave --base out to add to it", o.Base, u.ID, u.Into, u.Into)
+	}
+	rewrite := *u
+	rewrite.Rewrite = o.Base != ""
+	req.Update, req.Agent, o.Agent = &rewrite, u.Agent, u.Agent
+	if !rewrite.Rewrite {
+		o.Base = u.Branch
+	}
+	if o.Repo == "" {
+		o.Repo = u.Repo
+	}
+	return nil
 }
 
 // LoadPolicy reads a policy file; an empty path stands for policy.Default.
