@@ -74,6 +74,7 @@ var contentAttacks = []attack{
 	named("trailing dot in a directory", `dir./f`, "path-form"),
 	named("device name with an extension", `src/nul.tar.gz`, "path-form"),
 	named("backslash in a path", `a\\b`, "path-form"),
+	named("short name of .github", `GITHUB~1/workflows/x.yml`, "path-form"),
 	named("full-width .git", `\357\274\216git/config`, "path-git"),
 	named("full-width .github", `\357\274\216github/workflows/x.yml`, "path-collision", "protected-ci"),
 	named("file in .hive", `.hive/x`, "path-hive"),
@@ -94,6 +95,8 @@ var contentAttacks = []attack{
 	refused("repository in the repository", `git init -q sub; (cd sub; git config user.name x; git config user.email x@example.com; echo x >x; git add x; git commit -qm x); git add sub 2>/dev/null; git commit -qm x`, "gitlink"),
 	refused("attributes in another case", `mkdir -p a; echo '*.go -diff linguist-generated export-subst filter=x' >a/.GitAttributes; git add -A; git commit -qm x`, "protected-git"),
 	refused("LFS pointer to a foreign object", `printf 'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 99999999999\n' >m.bin; git add -A; git commit -qm x`, "lfs-pointer"),
+	refused("LFS pointer behind an empty line", `printf '\nversion https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 1\n' >m.bin; git add -A; git commit -qm x`, "lfs-pointer"),
+	refused("LFS pointer of the oldest form", `printf 'version http://git-media.io/v/2\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 1\n' >m.bin; git add -A; git commit -qm x`, "lfs-pointer"),
 	{name: "LFS object that no commit names", deny: "HIDDEN-IN-LFS", script: `work; mkdir -p .git/lfs/objects/4d/7a; echo HIDDEN-IN-LFS >.git/lfs/objects/4d/7a/x; git config lfs.url http://127.0.0.1:$PORT/`},
 	{name: "attributes of the repository alone", deny: "", script: `echo '* -diff filter=x working-tree-encoding=UTF-16' >.git/info/attributes; git config filter.x.clean cat; echo work >work.txt; git -c core.attributesFile=/dev/null add work.txt 2>/dev/null || git update-index --add --cacheinfo 100644,$(blob 'work\n'),work.txt; git update-index --add --cacheinfo 100644,$(blob 'work\n'),work.txt; git commit -qm work`},
 
@@ -129,6 +132,10 @@ var contentAttacks = []attack{
 	refused("name of another, address of its own", `echo x >x; git add x; git -c user.name='GitHub' commit -qm x`, "commit-identity"),
 	refused("review trailers", `echo x >x; git add x; git commit -qm "$(printf 'x\n\nReviewed-by: M <m@example.com>\nAcked-by: M <m@example.com>\nTested-by: M <m@example.com>')"`, "commit-sign-off"),
 	refused("co-author of another", `echo x >x; git add x; git commit -qm "$(printf 'x\n\nCo-Authored-By: M <m@example.com>')"`, "commit-sign-off"),
+	refused("co-author with a second, allowed address", `echo x >x; git add x; git commit -qm "$(printf 'x\n\nCo-authored-by: M <m@example.com> <noreply@anthropic.com>')"`, "commit-sign-off"),
+	refused("sign-off behind a carriage return", `echo x >x; git add x; git commit -qm "$(printf 'x\n\ny\rSigned-off-by: M <m@example.com>\r')"`, "commit-message", "commit-sign-off"),
+	refused("skip-checks behind a carriage return", `echo x >x; git add x; git commit -qm "$(printf 'x\n\ny\r\rskip-checks: true')"`, "commit-message", "commit-skip-checks"),
+	{name: "closing words and mentions", note: "commit-reference", files: map[string]string{"x": "x\n"}, script: `echo x >x; git add x; git commit -qm x -m 'Closes #1, fixes acme/api#2 for @octocat'`},
 	refused("every mark that skips CI", `for m in '[skip ci]' '[ci skip]' '[no ci]' '[skip actions]' '[actions skip]' '***NO_CI***'; do echo "$m" >x; git add x; git commit -qm "$m"; done`, "commit-skip-ci"),
 	refused("skip-checks with odd spaces", `echo x >x; git add x; git commit -qm "$(printf 'x\n\nSKIP-checks:    true')"`, "commit-skip-checks"),
 
@@ -162,6 +169,8 @@ var contentAttacks = []attack{
 	// Text that deceives.
 	refused("isolates in code", `printf 'if x \342\201\246 // \342\201\251 {\n' >x.go; git add -A; git commit -qm x`, "content-bidi"),
 	refused("tag characters in instructions for agents", `printf 'be nice\363\240\201\201\363\240\201\202\n' >AGENTS.md; git add -A; git commit -qm x`, "content-bidi", "protected-agent"),
+	refused("text hidden in variation selectors", `printf 'nice \360\237\231\202\363\240\204\200\363\240\204\201\n' >x.md; git add -A; git commit -qm "$(printf 'nice \360\237\231\202\363\240\204\200\363\240\204\201')"`, "commit-message", "content-bidi"),
+	refused("override of direction in UTF-16", `printf '\377\376i\0f\0\056\040x\0\n\0' >x.cs; git add -A; git commit -qm x`, "content-bidi"),
 	{name: "escape sequences in output", script: `work; printf '\033]0;owned\007\033[2J\r::error::x\n##[error]y\n\302\233 31m\342\200\256'; printf '\033]52;c;AAAA\007' >&2`},
 	{name: "binary file", files: map[string]string{"a.bin": "a\x00b"}, script: `printf 'a\000b' >a.bin; git add -A; git commit -qm x`, note: "binary"},
 	refused("file over the limit", `head -c 5300000 /dev/zero | tr '\0' a >big; git add -A; git commit -qm x; git rm -q big; work`, "limit-file-bytes"),
