@@ -39,11 +39,12 @@ func (s scene) branch() string {
 }
 
 const (
-	pushBegins = "GET /acme/api.git/info/refs?service=git-receive-pack"
-	gitPush    = "POST /acme/api.git/git-receive-pack"
-	openPull   = "POST /repos/acme/api/pulls"
-	mint       = "access_tokens" // the first is for the fetch
-	rateLimits = "https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api#about-secondary-rate-limits"
+	fetchBegins = "GET /acme/api.git/info/refs?service=git-upload-pack"
+	pushBegins  = "GET /acme/api.git/info/refs?service=git-receive-pack"
+	gitPush     = "POST /acme/api.git/git-receive-pack"
+	openPull    = "POST /repos/acme/api/pulls"
+	mint        = "access_tokens" // the first is for the fetch
+	rateLimits  = "https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api#about-secondary-rate-limits"
 )
 
 // TestServerAnswers has the server answer a push, or what belongs to it, in

@@ -51,8 +51,8 @@ func TestFormsFind(t *testing.T) {
 	}
 }
 
-// TestTokenIsNowhere holds a push open while its pack is on the way, and then a
-// pull request, and looks for every token that was on the wire: in the
+// TestTokenIsNowhere holds a fetch open, a push before it begins and while its
+// pack is on the way, and then a pull request, and looks for every token that was on the wire: in the
 // arguments, environments and mapped files of kick and of all its children, and
 // in its state, its temporary files and its output, then and afterwards. None of
 // the processes may dump core.
@@ -70,11 +70,9 @@ func TestTokenIsNowhere(t *testing.T) {
 			cmd := exec.Command(kick, append(append([]string{"run", "--state-dir", state, "-o", "json"}, h.args...), "--", "sh", "-c", `echo hi >f; git add f; git commit -qm "add f"`)...)
 			var out bytes.Buffer
 			cmd.Stdout, cmd.Stderr, cmd.Dir, cmd.Env = &out, &out, dir, append(os.Environ(), "TMPDIR="+tmp)
-			search := func(where, text string) {
-				if found := h.leaked(text); len(found) > 0 {
-					t.Errorf("%s holds the tokens %q", where, found)
-				}
-			}
+			// All is searched at the end, when every token was on the wire.
+			seen := map[string]string{}
+			search := func(where, text string) { seen[fmt.Sprint(len(seen), " ", where)] = text }
 			files := 0
 			searchDir := func(dir string) {
 				err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -91,11 +89,10 @@ func TestTokenIsNowhere(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			looks := map[string]*look{}
-			for _, match := range []string{pushBegins, gitPush, openPull} {
+			looks, mapped := map[string]int{}, map[string]bool{}
+			for _, match := range []string{fetchBegins, pushBegins, gitPush, openPull} {
 				h.before(match, func() {
-					l := lookAt(t, cmd.Process.Pid, search)
-					looks[match] = &l
+					looks[match] = lookAt(t, cmd.Process.Pid, mapped, search)
 					searchDir(state)
 					searchDir(tmp)
 				})
@@ -106,25 +103,28 @@ func TestTokenIsNowhere(t *testing.T) {
 			search("the output", out.String())
 			searchDir(state)
 			searchDir(tmp)
-			for match, children := range map[string]int{pushBegins: 2, gitPush: 2, openPull: 0} { // git push and its helper for HTTP
-				if l := looks[match]; l == nil || l.children < children || l.mapped == 0 {
-					t.Errorf("at %s, this was looked at: %+v", match, l)
+			for where, text := range seen {
+				if found := h.leaked(text); len(found) > 0 {
+					t.Errorf("%s holds the tokens %q", where, found)
 				}
 			}
-			if files < 20 || len(h.tokens) != 3 { // for the fetch, the push and the pull request
-				t.Errorf("%d files were searched for %d tokens", files, len(h.tokens))
+			for match, children := range map[string]int{fetchBegins: 2, pushBegins: 2, gitPush: 2, openPull: 0} { // git and its helper for HTTP
+				if n, ok := looks[match]; !ok || n < children {
+					t.Errorf("at %s, %d children were looked at (%v)", match, n, ok)
+				}
+			}
+			if len(mapped) < 3 || files < 20 || len(h.tokens) != 3 { // for the fetch, the push and the pull request
+				t.Errorf("%d mapped and %d other files were searched for %d tokens", len(mapped), files, len(h.tokens))
 			}
 		})
 	}
 }
 
-// look is what a look at processes saw.
-type look struct{ children, mapped int }
-
-// lookAt searches a process and its descendants.
-func lookAt(t *testing.T, pid int, search func(where, text string)) (l look) {
+// lookAt searches a process and its descendants, and those of the files mapped
+// into them that are not yet in mapped. It returns how many descendants there
+// were.
+func lookAt(t *testing.T, pid int, mapped map[string]bool, search func(where, text string)) (children int) {
 	t.Helper()
-	seen := map[string]bool{}
 	for _, p := range descendants(pid) {
 		proc := fmt.Sprintf("/proc/%d/", p)
 		for _, name := range []string{"cmdline", "environ"} {
@@ -139,7 +139,7 @@ func lookAt(t *testing.T, pid int, search func(where, text string)) (l look) {
 			continue // it ended
 		}
 		if p != pid {
-			l.children++
+			children++
 		}
 		for line := range strings.Lines(string(limits)) {
 			// One byte is none, and stops a handler too: core(5).
@@ -153,17 +153,16 @@ func lookAt(t *testing.T, pid int, search func(where, text string)) (l look) {
 		}
 		for line := range strings.Lines(string(maps)) {
 			f := strings.Fields(line)
-			if len(f) < 6 || !filepath.IsAbs(f[5]) || seen[f[5]] {
+			if len(f) < 6 || !filepath.IsAbs(f[5]) || mapped[f[5]] {
 				continue
 			}
-			seen[f[5]] = true
 			if b, err := os.ReadFile(f[5]); err == nil {
-				l.mapped++
+				mapped[f[5]] = true
 				search(f[5], string(b))
 			}
 		}
 	}
-	return l
+	return children
 }
 
 // descendants lists a process and all that come from it.

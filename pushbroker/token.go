@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -20,11 +19,6 @@ func (p *publisher) withToken(ctx context.Context, purpose string, perms githuba
 	if !t.HasPullRequests() {
 		return use(githubapp.Token{})
 	}
-	release, err := guardCore()
-	if err != nil {
-		return &PublishError{Reason: ReasonGit, Op: "get a token to " + purpose, Message: err.Error(), Err: err}
-	}
-	defer release()
 	if t.access.App == nil {
 		return use(t.access.Token)
 	}
@@ -81,38 +75,21 @@ func permissionList(perms githubapp.Permissions) string {
 	return strings.Join(out, ",")
 }
 
-// coreGuard keeps this process and the children that it starts from writing
-// core dumps while a token is in memory.
+// NoCoreDumps keeps this process, and the children that it starts from now on,
+// from writing core dumps. A program that holds keys and tokens calls it first.
 //
 // The limit is one byte, not zero: both make no core file, and one byte also
 // stops the kernel from piping the dump to a handler, which a limit of zero
 // does not (core(5)). The process is not made undumpable: that would take the
 // ownership of the /proc entries of sandboxes that start meanwhile from an
 // ordinary user, and their user namespaces could not be set up.
-var coreGuard struct {
-	sync.Mutex
-	holders int
-	before  unix.Rlimit
-}
-
-func guardCore() (release func(), err error) {
-	g := &coreGuard
-	g.Lock()
-	defer g.Unlock()
-	if g.holders == 0 {
-		if err := unix.Getrlimit(unix.RLIMIT_CORE, &g.before); err != nil {
-			return nil, fmt.Errorf("read the limit of core dumps: %w", err)
-		}
-		if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{Cur: min(1, g.before.Max), Max: g.before.Max}); err != nil {
-			return nil, fmt.Errorf("switch core dumps off: %w", err)
-		}
+func NoCoreDumps() error {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_CORE, &l); err != nil {
+		return fmt.Errorf("read the limit of core dumps: %w", err)
 	}
-	g.holders++
-	return sync.OnceFunc(func() {
-		g.Lock()
-		defer g.Unlock()
-		if g.holders--; g.holders == 0 {
-			_ = unix.Setrlimit(unix.RLIMIT_CORE, &g.before) // raising the soft limit to what it was
-		}
-	}), nil
+	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{Cur: min(1, l.Max), Max: l.Max}); err != nil {
+		return fmt.Errorf("switch core dumps off: %w", err)
+	}
+	return nil
 }

@@ -17,12 +17,17 @@ import (
 
 	"github.com/kickhq/kick/internal/request"
 	"github.com/kickhq/kick/manager"
+	"github.com/kickhq/kick/pushbroker"
 )
 
 // version is set by the build.
 var version = "dev"
 
 func main() {
+	if err := pushbroker.NoCoreDumps(); err != nil {
+		fmt.Fprintln(os.Stderr, "kick:", err)
+		os.Exit(manager.Internal.ExitCode())
+	}
 	// Collecting garbage cost a tenth of a kick's time when it began at 4 MB: a
 	// usual kick ends before 20. One that needs more goes on as usual.
 	debug.SetGCPercent(400)
