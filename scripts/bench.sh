@@ -9,14 +9,19 @@ if [ ! -x "$gitleaks" ]; then
   GOBIN=$cache/bin ${GO:-go} install github.com/zricethezav/gitleaks/v8@v8.30.1
   mv "$cache/bin/gitleaks" "$gitleaks"
 fi
+if [ ! -x "$gitleaks-re2" ]; then
+  GOBIN=$cache/bin ${GO:-go} install -tags gore2regex github.com/zricethezav/gitleaks/v8@v8.30.1
+  mv "$cache/bin/gitleaks" "$gitleaks-re2"
+fi
 ${GO:-go} build -o bin/bench ./internal/bench
+${GO:-go} build -o bin/recall ./pushbroker/scan/internal/recall
 
 # On a new file system, where one can be made, so that neither the age of the
 # host's nor what was just deleted from it counts: ext4 without a journal passes
 # over every inode that it freed in the last half minute, which made checkouts
 # three times as long.
 if [ "$(id -u)" = 0 ] && unshare --mount true 2>/dev/null; then
-  exec unshare --mount --propagation private bash -euo pipefail -c '
+  unshare --mount --propagation private bash -euo pipefail -c '
     dir=$(mktemp -d)
     trap "umount $dir 2>/dev/null || true; rm -rf $dir $dir.img" EXIT
     truncate -s 4G "$dir.img"
@@ -26,5 +31,8 @@ if [ "$(id -u)" = 0 ] && unshare --mount true 2>/dev/null; then
       echo "bench: no file system of its own, using ${TMPDIR:-/tmp}" >&2
     fi
     bin/bench "$@"' bench -kick bin/kick -gitleaks "$gitleaks" "$@"
+else
+  bin/bench -kick bin/kick -gitleaks "$gitleaks" "$@"
 fi
-exec bin/bench -kick bin/kick -gitleaks "$gitleaks" "$@"
+# Appends to what the above wrote.
+bin/recall -gitleaks "$gitleaks-re2"

@@ -2,6 +2,8 @@ package scan
 
 import (
 	"context"
+	"os"
+	"slices"
 	"testing"
 
 	"github.com/zricethezav/gitleaks/v8/detect"
@@ -16,14 +18,23 @@ import (
 func TestRecall(t *testing.T) {
 	t.Parallel()
 	every := 150
-	if testing.Short() {
+	switch {
+	case testing.Short():
 		every = 600
+	case os.Getenv("KICK_SOAK") == "1":
+		every = 1
 	}
 	shapes, err := corpus.Shapes()
 	if err != nil {
 		t.Fatal(err)
 	}
-	plants := corpus.Plants(shapes, every)
+	for plants := range slices.Chunk(corpus.Plants(shapes, every), 4000) {
+		checkRecall(t, plants)
+	}
+}
+
+func checkRecall(t *testing.T, plants []corpus.Plant) {
+	t.Helper()
 	repo, err := corpus.Build(t.TempDir(), plants)
 	if err != nil {
 		t.Fatal(err)

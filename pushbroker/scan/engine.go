@@ -21,7 +21,7 @@ const heldRule = -1
 // anchorRef says whose literal an id of the engine's index is.
 type anchorRef struct {
 	rule, anchor int
-	held         int
+	held         *heldForm
 }
 
 // engine looks for rules and held values in plain bytes. It is for use by many
@@ -46,8 +46,9 @@ func newEngine(held *Held) *engine {
 			add(literal{g, true}, anchorRef{rule: i, anchor: -1})
 		}
 	}
-	for _, l := range held.literals() {
-		add(l.literal, anchorRef{rule: heldRule, held: l.owner})
+	forms := held.literals()
+	for i := range forms {
+		add(forms[i].literal, anchorRef{rule: heldRule, held: &forms[i]})
 	}
 	e.index = newIndex(lits)
 	return e
@@ -101,7 +102,13 @@ func (e *engine) find(b *budget, text []byte, path string) ([]hit, error) {
 func (e *engine) strike(b *budget, p *pass, id, start int) error {
 	ref, end := e.refs[id], start+len(e.index.entries[id].text)
 	if ref.rule == heldRule {
-		p.hits = append(p.hits, hit{rule: heldRule, held: ref.held, match: start, start: start, end: end, level: policy.Block})
+		if ref.held.whole != "" {
+			var ok bool
+			if start, end, ok = ref.held.around(p.text, start); !ok {
+				return nil
+			}
+		}
+		p.hits = append(p.hits, hit{rule: heldRule, held: ref.held.owner, match: start, start: start, end: end, level: policy.Block})
 		return nil
 	}
 	r := &ruleTable[ref.rule]

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"net/url"
 	"slices"
@@ -21,6 +22,10 @@ const (
 	// values one scanner looks for.
 	maxHeld      = 64 << 10
 	maxHeldForms = 20_000
+	// heldPart is how long the parts are that find a value which is split over
+	// lines or literals, maxHeldParts how many parts of one are looked for, and
+	// maxSeam how many bytes may stand between two of its bytes.
+	heldPart, maxHeldParts, maxSeam = 8, 8, 24
 	// minHeldLine is the shortest line of a value of several lines (a PEM key)
 	// that is looked for by itself.
 	minHeldLine = 24
@@ -37,6 +42,10 @@ type Held struct {
 type heldForm struct {
 	literal
 	owner int // index into names
+	// whole is the value of which the literal is the part at off, if the rest
+	// may be split from it; empty: the literal is enough.
+	whole string
+	off   int
 }
 
 // HeldRule is the rule of a finding that is a held value.
@@ -44,7 +53,8 @@ const HeldRule = "held-value"
 
 // NewHeld makes the set of values by name. Each is found as it is, in base64
 // (of any alignment, both alphabets), in hexadecimal, percent-encoded, in
-// UTF-16 and reversed; the scanner's decoding finds it in more. key, at least 16 bytes,
+// UTF-16, escaped for JSON, reversed, and split in any way that leaves eight of
+// its first 64 bytes together; the scanner's decoding finds it in more. key, at least 16 bytes,
 // makes the digest; the same values and key give the same digest.
 //
 // A value of less than 8 or more than 64 KiB bytes is an error that names it,
@@ -74,9 +84,10 @@ func NewHeld(key []byte, values map[string]string) (*Held, error) {
 		for _, form := range heldForms(strings.TrimSpace(v)) {
 			if len(form.text) >= minHeld && !seen[form.text] {
 				seen[form.text] = true
-				h.forms = append(h.forms, heldForm{form, i})
+				h.forms = append(h.forms, heldForm{literal: form, owner: i})
 			}
 		}
+		h.forms = append(h.forms, heldParts(strings.TrimSpace(v), i)...)
 	}
 	if len(h.forms) > maxHeldForms {
 		return nil, fmt.Errorf("held values: %d forms to look for, more than %d; hold fewer values", len(h.forms), maxHeldForms)
@@ -154,11 +165,64 @@ func heldForms(v string) []literal {
 		slices.Reverse(reversed)
 		exact(string(reversed))
 	}
+	if b, err := json.Marshal(v); err == nil {
+		escaped := string(b[1 : len(b)-1])
+		exact(escaped)
+		exact(strings.ReplaceAll(escaped, "/", `\/`))
+	}
 	if strings.Contains(v, "\n") {
-		exact(strings.ReplaceAll(v, "\n", `\n`))
 		exact(strings.ReplaceAll(v, "\n", "\r\n"))
 	}
 	return out
+}
+
+// heldParts returns the parts by which a value is found that is split. Of one
+// of less than 16 bytes, the parts would strike too often.
+func heldParts(v string, owner int) (parts []heldForm) {
+	if len(v) < 2*heldPart {
+		return nil
+	}
+	for off := 0; off+heldPart <= len(v) && len(parts) < maxHeldParts; off += heldPart {
+		parts = append(parts, heldForm{literal{text: v[off : off+heldPart]}, owner, v, off})
+	}
+	return parts
+}
+
+// around returns where the whole of a split value is whose part begins at
+// text[at].
+func (f *heldForm) around(text []byte, at int) (from, to int, ok bool) {
+	from, to = at, at+len(f.text)
+	for i, gap := f.off-1, 0; i >= 0; {
+		switch {
+		case from > 0 && text[from-1] == f.whole[i]:
+			from, i, gap = from-1, i-1, 0
+		case from > 0 && gap < maxSeam && seamByte(text, from-1):
+			from, gap = from-1, gap+1
+		default:
+			return 0, 0, false
+		}
+	}
+	for i, gap := f.off+len(f.text), 0; i < len(f.whole); {
+		switch {
+		case to < len(text) && text[to] == f.whole[i]:
+			to, i, gap = to+1, i+1, 0
+		case to < len(text) && gap < maxSeam && seamByte(text, to):
+			to, gap = to+1, gap+1
+		default:
+			return 0, 0, false
+		}
+	}
+	return from, to, true
+}
+
+// seamByte reports whether text[i] may separate the parts of a split value:
+// what is no letter or digit, and the letter of an escaped line end.
+func seamByte(text []byte, i int) bool {
+	c := text[i]
+	if c == 'n' || c == 'r' || c == 't' {
+		return i > 0 && text[i-1] == '\\'
+	}
+	return (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z')
 }
 
 // base64At returns those letters of base64 that v alone decides when it stands

@@ -20,6 +20,7 @@ func TestHeldIsFound(t *testing.T) {
 	// Values that no rule knows, one with letters that base64 and URLs change.
 	values := map[string]string{
 		"MODEL_KEY": "correct horse/battery+staple??",
+		"QUOTED":    `one "two" <three> & four\five`,
 		"SHORT":     "pw:8char",
 		"APP_KEY":   "-----BEGIN TESTING KEY-----\n" + corpus.Wrap(ruleset.Expand("{b64:300}", 3), 64, "\n") + "\n-----END TESTING KEY-----\n",
 	}
@@ -31,7 +32,12 @@ func TestHeldIsFound(t *testing.T) {
 	}
 	forms := map[string]func(string) string{
 		"plain": func(v string) string { return v }, "reversed": reversed, "query": url.QueryEscape, "path": url.PathEscape,
-		"glued": func(v string) string { return "abc" + v + "def" },
+		"glued":            func(v string) string { return "abc" + v + "def" },
+		"json":             func(v string) string { b, _ := json.Marshal(v); return string(b) },
+		"json /":           func(v string) string { b, _ := json.Marshal(v); return strings.ReplaceAll(string(b), "/", `\/`) },
+		"in lines":         func(v string) string { return corpus.Wrap(v, 10, "\n  ") },
+		"in pieces":        func(v string) string { return `f("` + v[:len(v)/2] + `" +` + "\n\t\t" + `"` + v[len(v)/2:] + `")` },
+		"escaped line end": func(v string) string { return v[:len(v)/2] + `\n` + v[len(v)/2:] },
 	}
 	for _, e := range corpus.Encodings {
 		name, encode := e.Name, e.Encode
@@ -46,7 +52,7 @@ func TestHeldIsFound(t *testing.T) {
 				if owner == "APP_KEY" && (name == "zero width" || name == "reversed" || name == "soft hyphen" || name == "word joiner") {
 					continue // a line of it is found, the whole of it not
 				}
-				if owner == "SHORT" && (name == "base64 of utf16" || name == "base64 of utf16 be" || name == "base64 in binary" ||
+				if owner == "SHORT" && (strings.HasPrefix(name, "in ") || name == "escaped line end" || name == "base64 of utf16" || name == "base64 of utf16 be" || name == "base64 in binary" ||
 					name == "base64 of bytes, gzip" || name == "word joiner") {
 					continue // shorter than what decoding looks at
 				}
