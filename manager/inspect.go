@@ -17,6 +17,10 @@ import (
 // pushbroker.ErrNothing if the work ends at its base; a refused ingest is a
 // verdict.
 func Inspect(ctx context.Context, s *State, dir string, w pushbroker.Work, pol *policy.Policy, held map[string]string) (_ pushbroker.Verdict, err error) {
+	// The holes of gitversion.Holes are in what no inspection uses.
+	if _, err := usableGit(ctx); err != nil {
+		return pushbroker.Verdict{}, err
+	}
 	scanner, err := s.scanner(held)
 	if err != nil {
 		return pushbroker.Verdict{}, err

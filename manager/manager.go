@@ -70,7 +70,7 @@ type Request struct {
 	Limits       sandbox.Limits
 	ProgramDirs  []string
 	Image        string
-	AcceptWeaker []string
+	AcceptWeaker []string // isolation properties that may be missing and holes that git may have, by name
 
 	// WorkspaceDir is where the live workspace is made, in a directory of the
 	// kick's id. Empty: in the state directory.

@@ -132,12 +132,9 @@ func (r *run) line(ctx context.Context) {
 // hostGit refuses a git that has a hole which hostile data can reach here,
 // unless the operator accepted that very one.
 func (r *run) hostGit(ctx context.Context) (Code, error) {
-	g, err := gitversion.Find(ctx)
+	g, err := usableGit(ctx)
 	if err != nil {
 		return Internal, err
-	}
-	if fault := g.Fault(); fault != "" {
-		return Internal, fmt.Errorf("git %s: %s", g, fault)
 	}
 	for _, h := range g.Holes() {
 		if !slices.Contains(r.req.AcceptWeaker, h.Name()) {
@@ -147,6 +144,18 @@ func (r *run) hostGit(ctx context.Context) (Code, error) {
 		r.out.Notes = append(r.out.Notes, fmt.Sprintf("git %s has %s, accepted: %s", g, h.CVE, h.Reach))
 	}
 	return "", nil
+}
+
+// usableGit finds the host's git, and fails if kick cannot work with it.
+func usableGit(ctx context.Context) (gitversion.Git, error) {
+	g, err := gitversion.Find(ctx)
+	if err != nil {
+		return g, err
+	}
+	if fault := g.Fault(); fault != "" {
+		return g, fmt.Errorf("git %s: %s", g, fault)
+	}
+	return g, nil
 }
 
 // prepare gets the base and makes the workspace.
