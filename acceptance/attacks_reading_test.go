@@ -116,7 +116,7 @@ var readingAttacks = []attack{
 	{name: "bomb of trees", want: manager.Refused, rules: []string{"limit-ingest"}, script: `t=$(for i in 0 1 2 3 4 5 6 7 8 9; do printf "100644 blob $(blob x)\tf$i\n"; done | git mktree)
 		for d in 1 2 3 4 5 6 7 8 9 10 11; do t=$(for i in 0 1 2 3 4 5 6 7 8 9; do printf "040000 tree $t\td$i\n"; done | git mktree); done
 		commit_tree $( (git ls-tree HEAD; printf "040000 tree $t\tzz\n") | git mktree)`},
-	{name: "tree 3000 deep", want: manager.Refused, rules: []string{"limit-ingest"}, script: `t=$(printf "100644 blob $(blob x)\tf\n" | git mktree); i=0; while [ $i -lt 3000 ]; do t=$(entry 40000 d $t | literally tree); i=$((i+1)); done; commit_tree $( (git ls-tree HEAD; printf "040000 tree $t\tzz\n") | git mktree)`},
+	{name: "tree 1,200 deep", want: manager.Refused, rules: []string{"limit-ingest"}, script: `t=$(printf "100644 blob $(blob x)\tf\n" | git mktree); i=0; while [ $i -lt 1200 ]; do t=$(printf "040000 tree $t\td\n" | git mktree); i=$((i+1)); done; commit_tree $( (git ls-tree HEAD; printf "040000 tree $t\tzz\n") | git mktree)`},
 	{name: "30,000 refs", want: manager.AgentFailed, script: `work; h=$(git rev-parse HEAD); i=0; while [ $i -lt 30000 ]; do echo "$h refs/heads/b$i"; i=$((i+1)); done >.git/packed-refs`},
 	{name: "message of 2 MB", want: manager.Refused, rules: []string{"limit-ingest"}, script: `echo x >x; git add x; head -c 2000000 /dev/zero | tr '\0' a | git commit -qF -`},
 	{name: "octopus with 40 arms", want: manager.Refused, rules: []string{"limit-ingest"}, script: `work; p=; i=0; while [ $i -lt 40 ]; do p="$p -p $(echo $i | git commit-tree HEAD^{tree} -p HEAD)"; i=$((i+1)); done; tip $(echo x | git commit-tree HEAD^{tree} $p)`},
