@@ -95,6 +95,10 @@ func open(ctx context.Context, dir string) (*repository, error) {
 	if shallow != "false" {
 		return nil, inputf("the history of %s is cut off (a shallow clone), so what is new cannot be told: run git fetch --unshallow, or have the CI check out all of it (fetch-depth: 0)", dir)
 	}
+	// Exit code 1 says that none is set.
+	if partial, err := r.git.Line(ctx, "config", "--get-regexp", `^(extensions\.partialclone|remote\..*\.promisor)$`); err == nil && partial != "" {
+		return nil, inputf("%s is a partial clone, and what it lacks would have to be fetched: clone it without --filter", dir)
+	}
 	return r, nil
 }
 

@@ -91,7 +91,7 @@ func TestPrepare(t *testing.T) {
 func TestPrepareRefuses(t *testing.T) {
 	t.Parallel()
 	dir, sh := seed(t)
-	sh(`git clone -q --depth 1 file://$PWD/r shallow; git init -q empty; git init -q --object-format=sha256 -b main big; cd big; git config user.name a; git config user.email a@x; git commit -q --allow-empty -m a; git commit -q --allow-empty -m b`)
+	sh(`git clone -q --depth 1 file://$PWD/r shallow; git -C r config uploadpack.allowFilter true; git clone -q --filter=blob:none --bare file://$PWD/r partial; git init -q empty; git init -q --object-format=sha256 -b main big; cd big; git config user.name a; git config user.email a@x; git commit -q --allow-empty -m a; git commit -q --allow-empty -m b`)
 	for _, tc := range []struct {
 		name   string
 		source Source
@@ -107,6 +107,7 @@ func TestPrepareRefuses(t *testing.T) {
 		{"no base", Source{Dir: "r", Work: "work"}, "--base"},
 		{"nothing in common", Source{Dir: "r", Work: "main..other"}, "no commit in common"},
 		{"shallow clone", Source{Dir: "shallow", Work: "HEAD~1..HEAD"}, "fetch-depth: 0"},
+		{"partial clone", Source{Dir: "partial", Work: "main..work"}, "without --filter"},
 		{"SHA-256 ids", Source{Dir: "big", Work: "HEAD~1..HEAD"}, "SHA-1 ids alone"},
 		{"bundle of a whole history", Source{Dir: "r", Work: "whole.bundle"}, "--base"},
 		{"bundle on an unknown commit", Source{Dir: "empty", Work: "work.bundle"}, "does not hold"},
