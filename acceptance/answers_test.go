@@ -65,7 +65,6 @@ func TestServerAnswers(t *testing.T) {
 		prepare func(scene)
 		repo    githubtest.RepoOptions
 		script  string
-		args    []string
 		policy  string
 		own     githubtest.Permissions // of a token of the operator's own
 		want    pushbroker.Reason      // empty: published
@@ -236,7 +235,7 @@ func TestServerAnswers(t *testing.T) {
 			if tc.script == "" {
 				tc.script = commit
 			}
-			o, out := runKickWith(t, env, s.state, append(append(args, tc.args...), "--", "sh", "-c", tc.script)...)
+			o, out := runKickWith(t, env, s.state, append(args, "--", "sh", "-c", tc.script)...)
 
 			want, code := manager.PushFailed, 16
 			if tc.want == "" {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -40,7 +42,11 @@ func (p *publisher) withToken(ctx context.Context, purpose string, perms githuba
 	}
 	defer func() {
 		// The work of the token is done or failed: neither a cancelled context
-		// nor a broken journal keeps it alive.
+		// nor a broken journal keeps it alive. But who cancelled does not wait
+		// until the server takes requests again.
+		if ctx.Err() != nil {
+			p.waited = maxLimitWait
+		}
 		jerr := p.journal("revoke", map[string]string{"repository": t.String(), "purpose": purpose})
 		rerr := p.retry(context.WithoutCancel(ctx), func() error {
 			if err := t.access.App.Revoke(ctx, token); err != nil {
@@ -67,10 +73,8 @@ func (p *publisher) withToken(ctx context.Context, purpose string, perms githuba
 
 func permissionList(perms githubapp.Permissions) string {
 	var out []string
-	for _, name := range []string{"contents", "pull_requests"} {
-		if perms[name] != "" {
-			out = append(out, name+":"+perms[name])
-		}
+	for _, name := range slices.Sorted(maps.Keys(perms)) {
+		out = append(out, name+":"+perms[name])
 	}
 	return strings.Join(out, ",")
 }
