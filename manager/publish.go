@@ -38,6 +38,9 @@ func (r *run) publish(ctx context.Context, q *pushbroker.Quarantine, v pushbroke
 	}
 	r.out.Commit, r.out.Commits = pub.Commit, v.Commits
 	r.updateNote(pub)
+	if pub.Signed {
+		r.out.Notes = append(r.out.Notes, fmt.Sprintf("GitHub made and signed the commits: %.12s has the tree of the inspected %.12s", pub.Commit, v.Tip))
+	}
 	if r.out.Squashed > 0 {
 		r.out.Notes = append(r.out.Notes, fmt.Sprintf("kick made one commit of the %s that the agent left; the kept bundle has those", count(r.out.Squashed, "commit")))
 	}
@@ -106,6 +109,9 @@ func (r *run) settle(ctx context.Context, entries []Entry) {
 	}
 	commit, _ := field(entries, "push", "commit")
 	old, _ := field(entries, "push", "old") // an update's; its pull request proves nothing
+	if made, ok := field(entries, "signed", "commit"); ok {
+		commit = made // by GitHub, with the same tree
+	}
 	r.out.Commit = commit
 	target, err := r.m.target(r.out.Repo)
 	var found pushbroker.Found
@@ -123,7 +129,11 @@ func (r *run) settle(ctx context.Context, entries []Entry) {
 	case found.Commit == "" && (found.Number == 0 || old != ""): // it did not arrive, or somebody took it away
 		return
 	case found.Commit != "" && found.Commit != commit:
-		r.out.Notes = append(r.out.Notes, fmt.Sprintf("the branch %s is on the remote with other work, at %s", branch, found.Commit))
+		what := "with other work"
+		if signed, _ := field(entries, "push", "signed"); signed != "" {
+			what = "with commits that GitHub may have made of this work when kick died"
+		}
+		r.out.Notes = append(r.out.Notes, fmt.Sprintf("the branch %s is on the remote %s, at %s", branch, what, found.Commit))
 		return
 	}
 	// It arrived: a pull request outlives its branch.

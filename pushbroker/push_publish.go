@@ -30,7 +30,8 @@ type PublishRequest struct {
 	// an earlier kick's work. Empty: the quarantine's base.
 	RulesAt string
 	// Form is how the pull request looks and whom it asks, as policy.Policy.For
-	// gives it. Its Squash and Signed are the caller's to see to.
+	// gives it. Signed has GitHub make the commits; Squash is the caller's to see
+	// to.
 	Form policy.Publish
 	// Journal is called before each outside effect: "mint", "push",
 	// "pull-request" and "revoke", a repetition included; before the first push
@@ -49,6 +50,9 @@ type Publication struct {
 	Number int    `json:"number,omitempty"`
 	URL    string `json:"url,omitempty"`
 	Draft  bool   `json:"draft,omitempty"`
+	// Signed tells that GitHub made the commits, so that Commit is another one
+	// than was inspected, with the same tree.
+	Signed bool `json:"signed,omitempty"`
 	// Updated says how a branch that was there changed. Empty: it is new.
 	Updated Updated `json:"updated,omitempty"`
 	// Existing tells that the pull request was there already.
@@ -78,7 +82,11 @@ func Publish(ctx context.Context, req PublishRequest) (Publication, error) {
 			return p.pub, err
 		}
 	}
-	if err := p.push(ctx); err != nil {
+	push := p.push
+	if policy.Is(req.Form.Signed) {
+		push = p.pushSigned
+	}
+	if err := push(ctx); err != nil {
 		return p.pub, err
 	}
 	if !req.PullRequest {
@@ -111,6 +119,8 @@ func (p *publisher) check() error {
 		return publishError(ReasonUsage, op, "the work did not pass the inspection")
 	case r.PullRequest && !r.Target.HasPullRequests():
 		return &PublishError{Reason: ReasonUsage, Op: op, Message: "a plain git remote has no pull requests", Remedy: "Publish a branch, or give a GitHub App or a token."}
+	case policy.Is(r.Form.Signed) && !r.Target.HasPullRequests():
+		return &PublishError{Reason: ReasonUnsignable, Op: op, Message: "GitHub alone makes signed commits, and this remote is reached without its API", Remedy: "Give a GitHub App or a token, or publish without signed mode."}
 	case v.Review && !r.PullRequest && !r.AcceptReview:
 		return &PublishError{Reason: ReasonUsage, Op: op, Message: "the work asks for a review, and a branch has no reviewer", Remedy: "Look at the work and accept the review."}
 	}

@@ -21,6 +21,8 @@ const (
 	ReasonRepublish      Reason = "republishes-history"  // the remote would gain what was not inspected
 	ReasonBranchExists   Reason = "branch-exists"        // the branch is there with other work
 	ReasonBranchMoved    Reason = "branch-moved"         // the branch to update is not where it was
+	ReasonUnsignable     Reason = "cannot-be-signed"     // signed mode cannot express the work; nothing was sent
+	ReasonTreeDiffers    Reason = "signed-differs"       // what the server made is not what was inspected, or is not signed; it was taken back
 	ReasonRuleset        Reason = "ruleset"              // GH013
 	ReasonProtected      Reason = "protected-branch"     // GH006
 	ReasonPushProtection Reason = "push-protection"      // the server's own secret scan
@@ -134,6 +136,8 @@ var remedies = map[Reason]string{
 	ReasonRepublish:      "The base branch was rewritten since the kick began; run the kick again on the new base.",
 	ReasonBranchExists:   "Look at that branch; delete it if it is not wanted, or run a new kick.",
 	ReasonBranchMoved:    "Run the update again; it then starts from what the branch has. With --base, see first that nothing on the branch is lost.",
+	ReasonUnsignable:     "Publish this work without signed mode; --squash helps where merges alone are in the way.",
+	ReasonTreeDiffers:    "Publish without signed mode, or have the host's administrator look at how it signs commits of its API.",
 	ReasonRuleset:        "Exclude the branches kick/** from this ruleset, or let kick's App bypass it, in the repository's settings.",
 	ReasonProtected:      "Exclude the branches kick/** from this protection rule in the repository's settings.",
 	ReasonPushProtection: "Take the secret out of every commit that holds it; rotate it if it is real.",

@@ -79,6 +79,7 @@ A repository on GitHub is reached with a GitHub App (--github-app-id and
 	f.BoolVar(&o.AcceptReview, "accept-review", false, "publish work that asks for a review where there is no reviewer")
 	f.StringVar(&o.update, "update", "", "go on with the branch and pull request of an earlier kick, by its `id`; with --base, write them anew")
 	f.BoolVar(&o.Squash, "squash", false, "publish one commit of the work; what only its commits in between hold is left behind")
+	f.BoolVar(&o.Signed, "signed", false, "have GitHub make and sign the commits; work that it cannot express is refused")
 	f.StringVar(&o.Network, "network", "", "restricted (the egress gateway alone, default) or none")
 	f.StringArrayVar(&o.Env, "env", nil, "`NAME=VALUE` for the agent's environment; never a credential")
 	f.StringVar(&o.Memory, "memory", "", "memory limit, e.g. `4GiB`")

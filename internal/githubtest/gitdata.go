@@ -226,10 +226,11 @@ func (r *Repo) commit(in commitInput, login string) (string, error) {
 		return "", err
 	}
 	for _, d := range in.Changes.Deletions {
-		if out, err := run(nil, "ls-files", "--", ":(literal)"+d.Path); err != nil || out == "" {
+		if out, err := run(nil, "ls-tree", "-z", in.Head, "--", d.Path); err != nil || out == "" {
 			return "", fmt.Errorf("A path was requested for deletion which does not exist as of commit oid `%s`: %s", in.Head, d.Path)
 		}
-		if _, err := run(nil, "update-index", "--force-remove", "--", d.Path); err != nil {
+		gone := "0 " + strings.Repeat("0", 40) + "\t" + d.Path + "\x00"
+		if _, err := run([]byte(gone), "update-index", "-z", "--index-info"); err != nil {
 			return "", err
 		}
 	}

@@ -118,10 +118,19 @@ func Build(ctx context.Context, o Options) (manager.Request, error) {
 	if err := target(&req, o); err != nil {
 		return req, err
 	}
+	if signed(req) && req.Publish != manager.PublishNone && !req.Target.HasPullRequests() {
+		return req, fmt.Errorf("signed commits: GitHub alone makes them, and %s is reached without its API: leave --signed out and `signed` out of the policy, or give a GitHub App (see `kick run --help`)", req.Target)
+	}
 	if u := req.Update; u != nil && req.Source.Repo != u.Repo {
 		return req, fmt.Errorf("--repo %s: kick %s was for %s: leave --repo out", req.Source.Repo, u.ID, u.Repo)
 	}
 	return req, nil
+}
+
+// signed reports whether the command line or the policy asks for commits that
+// GitHub makes.
+func signed(req manager.Request) bool {
+	return req.Signed || policy.Is(req.Policy.For(req.Source.Repo, req.Agent).Publish.Signed)
 }
 
 // update starts from the branch of an earlier kick, or with --base again from
