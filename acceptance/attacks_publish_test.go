@@ -64,6 +64,18 @@ END`, check: func(t *testing.T, h *hub, o manager.Outcome) {
 					}
 				}
 			}},
+		{name: "commands for bots in a report", script: `work; printf '{"lane":"x","kind":"summary","summary":"/merge\\n  /lgtm\\n@dependabot merge"}' >.hive/agent-report.json`,
+			check: func(t *testing.T, h *hub, o manager.Outcome) {
+				body := h.repo.Pulls()[0].Body
+				if !strings.Contains(body, "/ merge") || h.Count("/merge") != 0 {
+					t.Errorf("the body is\n%s", body)
+				}
+				for line := range strings.Lines(body) {
+					if strings.HasPrefix(strings.TrimSpace(line), "/merge") || strings.HasPrefix(strings.TrimSpace(line), "/lgtm") || strings.Contains(line, "@dependabot") {
+						t.Errorf("a bot would act on %q", line)
+					}
+				}
+			}},
 		{name: "token in a report", want: manager.Refused, script: makeToken + `work; printf '{"lane":"x","kind":"summary","summary":"see %s"}' $T >.hive/agent-report.json`},
 		{name: "report is a link to the host", script: `work; ln -s "$HOST/file" .hive/agent-report.json; ln -s "$HOST/file" .hive/agent-report-2.json`},
 		{name: "report is a FIFO", script: `work; mkfifo .hive/agent-report.json`},

@@ -50,9 +50,15 @@ func lfsPointer(data []byte) string {
 		return ""
 	}
 	for line := range strings.SplitSeq(rest, "\n") {
-		if oid, ok := strings.CutPrefix(line, "oid "); ok {
-			return strings.TrimSpace(oid)
+		oid, ok := strings.CutPrefix(line, "oid ")
+		if !ok {
+			continue
 		}
+		oid = strings.TrimSpace(oid)
+		if hash, ok := strings.CutPrefix(oid, "sha256:"); !ok || len(hash) != 64 || strings.Trim(hash, "0123456789abcdef") != "" {
+			return "an id of another form" // which may be a secret, so it is not shown
+		}
+		return oid
 	}
 	return ""
 }

@@ -23,6 +23,7 @@ var defang = []struct {
 	{lazyregexp.New(`(?i)\b(GH-)([0-9])`), "$1 $2"},                             // GH-1
 	{lazyregexp.New(`:/(/+)`), ": /$1"},                                         // addresses, also those of issues
 	{lazyregexp.New(`(?i)\bwww\.`), "www ."},                                    // GitHub links these without a scheme
+	{lazyregexp.New(`(?m)^([ \t]*/)([A-Za-z])`), "$1 $2"},                       // /merge, for bots that read line by line
 	{lazyregexp.New(`<!--`), "<! --"},                                           // for those who read the raw text
 	{lazyregexp.New(`(?i)/(issues|pull|pulls|discussions)/([0-9])`), "/$1/ $2"}, // an address without a scheme
 }

@@ -133,8 +133,8 @@ func TestPullRequestCommands(t *testing.T) {
 	}
 }
 
-// active is what GitHub acts on in raw text.
-var active = regexp.MustCompile(`(?i)@[a-z0-9]|#[0-9]|\bGH-[0-9]|://|\bwww\.|<!--|/(issues|pulls?|discussions)/[0-9]`)
+// active is what GitHub, or a bot there, acts on in raw text.
+var active = regexp.MustCompile(`(?im)^[ \t]*/[a-z]|@[a-z0-9]|#[0-9]|\bGH-[0-9]|://|\bwww\.|<!--|/(issues|pulls?|discussions)/[0-9]`)
 
 // harmless checks what must hold for every text.
 func harmless(t *testing.T, d Description) {

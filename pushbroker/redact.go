@@ -65,7 +65,8 @@ func (s *secretPlaces) message(f policy.Finding) string {
 	if !ok {
 		return f.Message
 	}
-	quotes := f.Path == "" && s.commits[f.Commit] || slices.ContainsFunc(s.texts, func(text string) bool { return text != "" && strings.Contains(f.Message, text) })
+	_, quotes := s.paths[f.Path] // of which a rule may quote any part
+	quotes = quotes || f.Path == "" && s.commits[f.Commit] || slices.ContainsFunc(s.texts, func(text string) bool { return text != "" && strings.Contains(f.Message, text) })
 	if quotes {
 		return rule.Reason + ": not shown, since it holds a secret"
 	}
