@@ -57,6 +57,7 @@ type Outcome struct {
 	BaseCommit  string           `json:"baseCommit"`        //
 	Branch      string           `json:"branch,omitempty"`  // published branch
 	Commit      string           `json:"commit,omitempty"`  // the work's last commit, published or not
+	Issue       string           `json:"issue,omitempty"`   // in the place of a pull request
 	Updated     *Updated         `json:"updated,omitempty"` // of an update of an earlier kick's branch
 	PullRequest string           `json:"pullRequest,omitempty"`
 	Draft       bool             `json:"draft,omitempty"`

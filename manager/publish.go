@@ -38,6 +38,7 @@ func (r *run) publish(ctx context.Context, q *pushbroker.Quarantine, v pushbroke
 	}
 	r.out.Commit, r.out.Commits = pub.Commit, v.Commits
 	r.updateNote(pub)
+	r.noteIssue(pub)
 	if pub.Signed {
 		r.out.Notes = append(r.out.Notes, fmt.Sprintf("GitHub made and signed the commits: %.12s has the tree of the inspected %.12s", pub.Commit, v.Tip))
 	}
@@ -65,6 +66,13 @@ func (r *run) publishFailed(ctx context.Context, branch string, err error) {
 		r.out.Remedy = "Run `kick gc` when the server answers again: it looks what arrived, and opens the pull request that is missing."
 	}
 	r.fail(codeFor(ctx, err, PushFailed), said)
+}
+
+// noteIssue tells of an issue in the place of the pull request.
+func (r *run) noteIssue(pub pushbroker.Publication) {
+	if r.out.Issue = pub.Issue; pub.Issue != "" {
+		r.out.Notes = append(r.out.Notes, "a pull request may not be opened there; as the policy says, there is an issue in its place: "+pub.Issue)
+	}
 }
 
 func published(p pushbroker.Publication) string {
@@ -163,6 +171,7 @@ func (r *run) finishPullRequest(ctx context.Context, target pushbroker.Target, r
 		return err
 	}
 	r.out.PullRequest, r.out.Draft = pub.URL, pub.Draft
+	r.noteIssue(pub)
 	return r.k.Journal.Note("published", map[string]string{"branch": pub.Branch, "commit": pub.Commit, "pull-request": pub.URL})
 }
 

@@ -65,10 +65,5 @@ func Finish(ctx context.Context, t Target, proposal Proposal, journal func(event
 	if !t.HasPullRequests() {
 		return p.pub, &PublishError{Reason: ReasonAuthentication, Op: op, Message: t.String() + " is reached without a credential for pull requests", Pushed: true}
 	}
-	if err := p.pullRequest(ctx); err != nil {
-		e := asPublishError(op, ReasonPullRequest, err)
-		e.Pushed = true
-		return p.pub, e
-	}
-	return p.pub, nil
+	return p.pub, p.request(ctx)
 }

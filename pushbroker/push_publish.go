@@ -55,6 +55,9 @@ type Publication struct {
 	Signed bool `json:"signed,omitempty"`
 	// Updated says how a branch that was there changed. Empty: it is new.
 	Updated Updated `json:"updated,omitempty"`
+	// Issue is the URL of the issue in the place of a pull request that may not be
+	// opened. Empty: none.
+	Issue string `json:"issue,omitempty"`
 	// Existing tells that the pull request was there already.
 	Existing bool `json:"existing,omitempty"`
 	// Warnings are what went wrong without undoing the publication: a label, a
@@ -92,12 +95,7 @@ func Publish(ctx context.Context, req PublishRequest) (Publication, error) {
 	if !req.PullRequest {
 		return p.pub, nil
 	}
-	if err := p.pullRequest(ctx); err != nil {
-		e := asPublishError("open pull request", ReasonPullRequest, err)
-		e.Pushed = true
-		return p.pub, e
-	}
-	return p.pub, nil
+	return p.pub, p.request(ctx)
 }
 
 type publisher struct {
