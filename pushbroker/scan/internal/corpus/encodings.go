@@ -7,6 +7,7 @@ import (
 	"compress/gzip"
 	"encoding/base64"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os/exec"
 	"strings"
@@ -152,17 +153,15 @@ func UTF16(s string, big bool) string {
 func Gzip(s string) string {
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
-	w.Write([]byte(s))
-	w.Close()
+	_, err := w.Write([]byte(s))
+	must(err, w.Close())
 	return b.String()
 }
 
 // Zstd compresses s.
 func Zstd(s string) string {
 	w, err := zstd.NewWriter(nil)
-	if err != nil {
-		panic(err)
-	}
+	must(err)
 	return string(w.EncodeAll([]byte(s), nil))
 }
 
@@ -184,9 +183,9 @@ func Filter(program, s string, args ...string) string {
 func Tar(s string) string {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
-	w.WriteHeader(&tar.Header{Name: "dir/s.txt", Mode: 0o644, Size: int64(len(s))})
-	w.Write([]byte(s))
-	w.Close()
+	header := w.WriteHeader(&tar.Header{Name: "dir/s.txt", Mode: 0o644, Size: int64(len(s))})
+	_, err := w.Write([]byte(s))
+	must(header, err, w.Close())
 	return b.String()
 }
 
@@ -194,11 +193,16 @@ func Tar(s string) string {
 func Zip(name, content string, method uint16) string {
 	var b bytes.Buffer
 	w := zip.NewWriter(&b)
-	f, err := w.CreateHeader(&zip.FileHeader{Name: name, Method: method})
-	if err != nil {
+	f, header := w.CreateHeader(&zip.FileHeader{Name: name, Method: method})
+	must(header)
+	_, err := f.Write([]byte(content))
+	must(err, w.Close())
+	return b.String()
+}
+
+// must panics on an error that writing to memory cannot give.
+func must(errs ...error) {
+	if err := errors.Join(errs...); err != nil {
 		panic(err)
 	}
-	f.Write([]byte(content))
-	w.Close()
-	return b.String()
 }

@@ -39,12 +39,12 @@ func main() {
 // decoding makes gitleaks decode as deep as it does for us.
 var decoding = []string{"--no-banner", "--log-level=error", "--exit-code=0", "--max-decode-depth=2", "--max-archive-depth=2", "--ignore-gitleaks-allow"}
 
-func measure(gitleaks string, every int, out string) error {
+func measure(gitleaks string, every int, out string) (err error) {
 	dir, err := os.MkdirTemp("", "kick-recall-")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	s, err := scan.New(scan.Options{Key: make([]byte, 32)})
 	if err != nil {
 		return err
@@ -61,11 +61,8 @@ func measure(gitleaks string, every int, out string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := f.WriteString(m.report.String()); err != nil {
-		f.Close()
-		return err
-	}
-	return f.Close()
+	_, err = f.WriteString(m.report.String())
+	return errors.Join(err, f.Close())
 }
 
 type measurement struct {
@@ -252,11 +249,7 @@ func (m *measurement) chunk(plants []corpus.Plant, counts map[string]*count) (er
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if rerr := os.RemoveAll(dir); err == nil {
-			err = rerr
-		}
-	}()
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	repo, err := corpus.Build(dir, plants)
 	if err != nil {
 		return err
@@ -334,7 +327,7 @@ func (m *measurement) table(by string, names []string, counts map[string]*count)
 // cells shows each encoding in each place: kick's recall and, behind a slash,
 // that of gitleaks given the items.
 func (m *measurement) cells(counts map[string]*count) {
-	fmt.Fprintf(&m.report, "Encoding × place, kick / gitleaks given the items; – where the place cannot hold it:\n\n| | %s |\n|---|%s\n",
+	fmt.Fprintf(&m.report, "Encoding × place, kick / gitleaks given the items; – where the place cannot hold it, or no plant of the sample is:\n\n| | %s |\n|---|%s\n",
 		strings.Join(corpus.Places, " | "), strings.Repeat("---|", len(corpus.Places)))
 	for _, g := range groups() {
 		fmt.Fprintf(&m.report, "| %s |", g)
