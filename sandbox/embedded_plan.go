@@ -22,8 +22,8 @@ import (
 )
 
 // shimThreads is what the shim itself takes of a process limit: its runtime has
-// six to nine threads.
-const shimThreads = 16
+// six to nine threads, and it holds twelve more in reserve.
+const shimThreads = 32
 
 // plan is one sandbox, decided before anything is started: the launch
 // specification translated into what the shim is to build, and into what the

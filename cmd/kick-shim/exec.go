@@ -66,7 +66,7 @@ func checkoutUnder(cfg frame.Config, orders <-chan order) error {
 }
 
 // spareThreads is how many threads this process has before the agent starts.
-// The host adds 16 to the limit of processes for them (shimThreads there).
+// The host adds to the limit of processes for them (shimThreads there).
 const spareThreads = 12
 
 // holdThreads makes the runtime start n threads, which it keeps. It would start
