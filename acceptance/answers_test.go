@@ -107,7 +107,7 @@ func TestServerAnswers(t *testing.T) {
 			want:    pushbroker.ReasonTokenInvalid, remedy: "Run again",
 		},
 		"token expired before the pull request": {
-			prepare: func(s scene) { s.before("GET /repos/acme/api/pulls", s.ExpireAll) },
+			prepare: func(s scene) { s.before("GET /repos/acme/api/pulls?head=", s.ExpireAll) },
 			want:    pushbroker.ReasonTokenInvalid, words: []string{"is on the remote, and its pull request is not"}, remedy: "kick gc", pushed: true,
 		},
 		"primary rate limit": {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/kickhq/kick/policy"
 	"github.com/kickhq/kick/pushbroker"
@@ -87,10 +88,42 @@ func (r *run) broker(ctx context.Context) {
 	case r.req.Publish == PublishNone:
 		r.saveVerdict(v)
 		r.fail(Inspected, nil)
+	case r.duplicate(ctx, &v, work):
+		r.refuse(v, fmt.Errorf("the work is in an open pull request already: %s", r.out.PullRequest))
 	default:
 		r.saveVerdict(v)
 		r.publish(ctx, q, v, work.Branch)
 	}
+}
+
+// duplicate asks for an open pull request of another kick with the same result,
+// adds it to the verdict, and reports whether that blocks. A forge that does
+// not answer is no reason not to publish.
+func (r *run) duplicate(ctx context.Context, v *pushbroker.Verdict, work pushbroker.Work) bool {
+	if r.req.Publish != PublishPR {
+		return false
+	}
+	refs := pushbroker.Refs{Branch: work.Branch, Base: r.into()}
+	found, warnings, err := pushbroker.FindDuplicate(ctx, r.req.Target, refs, v.Tree, r.k.Journal.Intend)
+	r.out.Notes = append(r.out.Notes, warnings...)
+	if err != nil {
+		r.out.Notes = append(r.out.Notes, "open pull requests were not compared with this work: "+err.Error())
+		return false
+	}
+	if found.Number == 0 {
+		return false
+	}
+	what := fmt.Sprintf("pull request #%d, %s", found.Number, found.URL)
+	pol := r.req.Policy
+	if pol == nil {
+		pol = policy.Default()
+	}
+	v.Add(pol.For(work.Repo, work.Agent).Judge(policy.Subject{Work: &policy.Work{Duplicate: what}}, time.Now())...)
+	r.out.Findings = v.Findings
+	if v.Blocks() {
+		r.out.PullRequest = found.URL
+	}
+	return v.Blocks()
 }
 
 // judgeWork judges the work alone.

@@ -376,3 +376,26 @@ func FuzzParse(f *testing.F) {
 		p.For("r", "a").Judge(added("x"), time.Unix(0, 0))
 	})
 }
+
+// The policies that the README shows are policies.
+func TestReadmeExamples(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, block := range strings.Split(string(text), "```yaml\n")[1:] {
+		body, _, _ := strings.Cut(block, "```")
+		if !strings.HasPrefix(body, "version: 1\n") {
+			continue
+		}
+		n++
+		if _, err := Parse("README.md", []byte(body)); err != nil {
+			t.Errorf("%v in\n%s", err, body)
+		}
+	}
+	if n == 0 {
+		t.Error("there is none")
+	}
+}

@@ -60,6 +60,7 @@ type Work struct {
 	Rewritten bool   // base is no ancestor of the tip, and they share history
 	Unrelated string // a new commit without a parent
 	Foreign   string // a commit that the repository has outside of base
+	Duplicate string // an open pull request of another kick with the same tree
 	Files     int    // changed paths, net
 	Bytes     int64  // of new objects, inflated
 	Commits   int

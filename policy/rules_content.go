@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"cmp"
 	"fmt"
 	"strings"
 
@@ -53,10 +52,10 @@ var contentRules = []Rule{{
 		if c.Blob == nil || c.class(agentPaths) == "" {
 			return ""
 		}
-		return cmp.Or(c.Blob.Bidi, c.Blob.ZeroWidth)
+		return c.Blob.ZeroWidth // what shows another text blocks in every file
 	}),
-	Matches: []Subject{blob("AGENTS.md", Blob{ZeroWidth: "U+200B on line 1"}), blob("sub/.cursor/rules/x.mdc", Blob{Bidi: "U+E0041 on line 2"})},
-	Misses:  []Subject{blob("AGENTS.md", Blob{}), blob("docs/a.md", Blob{ZeroWidth: "U+200B on line 1"})},
+	Matches: []Subject{blob("AGENTS.md", Blob{ZeroWidth: "U+200B on line 1"}), blob("sub/.cursor/rules/x.mdc", Blob{ZeroWidth: "U+2060 on line 2"})},
+	Misses:  []Subject{blob("AGENTS.md", Blob{}), blob("AGENTS.md", Blob{Bidi: "U+E0041 on line 2"}), blob("docs/a.md", Blob{ZeroWidth: "U+200B on line 1"})},
 }, {
 	ID: "lfs-pointer", Level: Review,
 	Reason: "a Git LFS pointer: its content is not in the push and was not inspected",
@@ -270,6 +269,13 @@ var workRules = []Rule{{
 	Remedy:  "Start a kick on the newer base instead of bringing its commits along.",
 	match:   onWork(func(w *Work) string { return w.Foreign }),
 	Matches: []Subject{{Work: &Work{Foreign: "0123"}}},
+	Misses:  []Subject{{Work: &Work{}}},
+}, {
+	ID: "duplicate", Level: Block,
+	Reason:  "an open pull request of another kick has the very same result",
+	Remedy:  "Review or close that pull request; a second one would add nothing.",
+	match:   onWork(func(w *Work) string { return w.Duplicate }),
+	Matches: []Subject{{Work: &Work{Duplicate: "pull request #7"}}},
 	Misses:  []Subject{{Work: &Work{}}},
 }, {
 	ID: "limit-files", Level: Block,

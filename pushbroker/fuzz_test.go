@@ -169,6 +169,19 @@ func FuzzWalkHistory(f *testing.F) {
 				t.Errorf("%q becomes %s, which is in no place to look at", c.path, c.new.oid)
 			}
 		}
+		links := &linkTree{treeCache: cache, root: h.tipTree, folded: map[string]map[string]treeEntry{}, target: func(oid string) (string, error) {
+			return []string{"a", "../a/b", "b/../..", "A/b/a"}[oid[1]%4], nil
+		}}
+		for _, c := range h.net {
+			if c.new.mode != modeLink {
+				continue
+			}
+			target, _ := links.target(c.new.oid)
+			r, err := links.follow(c.path, target)
+			if len(r.through) > maxFollowed || err != nil && !errors.As(err, new(*Refusal)) {
+				t.Errorf("link %q: %+v, %v", c.path, r, err)
+			}
+		}
 	})
 }
 

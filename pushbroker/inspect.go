@@ -316,19 +316,7 @@ func (in *inspection) finish(whole *policy.Policy) Verdict {
 			v.Subjects[i] = redacted("", 1)
 		}
 	}
-	v.Pass, v.Review = true, false
-	for _, f := range v.Findings {
-		switch f.Level {
-		case policy.Report:
-		case policy.Review:
-			v.Pass, v.Review = false, true
-		default: // a level that nobody knows blocks
-			v.Pass, v.Review = false, false
-		}
-		if !v.Pass && !v.Review {
-			break
-		}
-	}
+	v.decide()
 	v.Changes = []Change{}
 	for _, c := range in.h.net[:min(len(in.h.net), maxChanges)] {
 		n := c.net()

@@ -11,6 +11,23 @@ import (
 	"github.com/kickhq/kick/policy"
 )
 
+// Add adds findings of what was looked at after the inspection, and decides
+// anew.
+func (v *Verdict) Add(found ...policy.Finding) {
+	v.Findings = append(found, v.Findings...)
+	v.decide()
+}
+
+// decide says what follows from the findings. A level that nobody knows blocks.
+func (v *Verdict) decide() {
+	review, block := false, false
+	for _, f := range v.Findings {
+		review = review || f.Level == policy.Review
+		block = block || f.Level != policy.Review && f.Level != policy.Report
+	}
+	v.Pass, v.Review = !review && !block, review && !block
+}
+
 // Blocks reports whether a finding blocks.
 func (v Verdict) Blocks() bool { return !v.Pass && !v.Review }
 
