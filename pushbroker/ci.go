@@ -29,19 +29,51 @@ func (in *inspection) ci(ctx context.Context) error {
 		changed[i] = c.path
 	}
 	p := PushOf(in.pol, d, in.w.Branch)
-	p.Draft = p.Draft || in.found.counts[policy.Review] > 0
 	p.Changed = changed
+	found, err := in.judgeCI(ctx, base, tip, p)
+	if err != nil {
+		return err
+	}
+	draft := in.found.counts[policy.Review] > 0 || policy.Is(in.pol.Publish.Draft)
+	if more := stopping(found); d.PullRequest && draft && more > 0 {
+		// Not every repository has drafts: that it must be one is then a part of
+		// the verdict.
+		p.Draft = true
+		asDraft, err := in.judgeCI(ctx, base, tip, p)
+		if err != nil {
+			return err
+		}
+		if stopping(asDraft) < more {
+			found, in.verdict.DraftOnly = asDraft, true
+		}
+	}
+	in.found.add(found...)
+	return nil
+}
+
+func (in *inspection) judgeCI(ctx context.Context, base, tip exposure.Tree, p exposure.Push) ([]policy.Finding, error) {
 	report, err := exposure.Judge(ctx, base, tip, p, exposure.SettingsOf(in.pol))
 	if err != nil {
-		return fmt.Errorf("judge the workflows: %w", err)
+		return nil, fmt.Errorf("judge the workflows: %w", err)
 	}
-	for _, f := range report.Findings(in.pol, in.now) {
-		if !d.GitHub {
-			f = elsewhere(f)
+	found := report.Findings(in.pol, in.now)
+	if !in.w.Destination.GitHub {
+		for i, f := range found {
+			found[i] = elsewhere(f)
 		}
-		in.found.add(f)
 	}
-	return nil
+	return found, nil
+}
+
+// stopping counts the findings that are more than a report.
+func stopping(found []policy.Finding) int {
+	n := 0
+	for _, f := range found {
+		if f.Level != policy.Report {
+			n++
+		}
+	}
+	return n
 }
 
 // Destination says what the target's CI sees of a branch that started from
@@ -60,7 +92,6 @@ func (t Target) Destination(base string, pullRequest bool) Destination {
 func PushOf(pol *policy.Policy, d Destination, branch string) exposure.Push {
 	return exposure.Push{
 		Repo: d.Repo, Branch: branch, Base: d.Base, PullRequest: d.PullRequest,
-		Draft:  policy.Is(pol.Publish.Draft),
 		Issue:  policy.Is(pol.Publish.IssueFallback),
 		Labels: append([]string{ReviewLabel}, pol.Publish.Labels...),
 	}

@@ -88,6 +88,9 @@ func TestCIExposure(t *testing.T) {
 			if !slices.Equal(got, c.want) {
 				t.Errorf("got %q, want %q\nall: %+v", got, c.want, v.Findings)
 			}
+			if v.DraftOnly != (name == "draft") {
+				t.Errorf("the verdict holds for a draft alone: %v", v.DraftOnly)
+			}
 			if blocks := slices.ContainsFunc(c.want, func(s string) bool { return strings.HasPrefix(s, "block") }); blocks && v.Pass {
 				t.Error("a finding blocks, and the verdict passes")
 			}

@@ -101,6 +101,13 @@ func (p *publisher) createPull(ctx context.Context, client *github.Client) (*git
 	pr, err := create(want.Draft)
 	var answer *github.ErrorResponse
 	if want.Draft && errors.As(err, &answer) && answer.Response.StatusCode == 422 && strings.Contains(strings.ToLower(answer.Message), "draft") {
+		if want.DraftOnly {
+			return nil, &PublishError{
+				Reason: ReasonPullRequest, Op: "open pull request",
+				Message: "the repository has no draft pull requests, and for one that is no draft CI would expose something to the agent's code",
+				Remedy:  "See `kick policy ci`, keep CI off kick's branches or accept what it exposes, and run the kick again.",
+			}
+		}
 		p.warn("the repository has no draft pull requests; this one is marked by its label alone")
 		pr, err = create(false)
 	}

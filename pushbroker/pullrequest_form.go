@@ -21,7 +21,7 @@ const maxReviewers = 15
 func (p *publisher) decide(ctx context.Context) (Proposal, error) {
 	r := p.req
 	want := Proposal{
-		Branch: r.Refs.Branch, Base: r.Refs.into(), Commit: r.Quarantine.Tip, Draft: r.Verdict.Review || policy.Is(r.Form.Draft),
+		Branch: r.Refs.Branch, Base: r.Refs.into(), Commit: r.Quarantine.Tip, Draft: r.Verdict.Review || policy.Is(r.Form.Draft), DraftOnly: r.Verdict.DraftOnly,
 		Labels: r.Form.Labels, Assignees: r.Form.Assignees, IssueFallback: policy.Is(r.Form.IssueFallback),
 	}
 	if r.Verdict.Review {

@@ -16,6 +16,8 @@ type Proposal struct {
 	Title  string `json:"title"`
 	Body   string `json:"body"`
 	Draft  bool   `json:"draft,omitempty"`
+	// DraftOnly forbids one that is no draft; see Verdict.
+	DraftOnly bool `json:"draftOnly,omitempty"`
 	// What follows is added when it is open. Teams are "org/team".
 	Labels    []string `json:"labels,omitempty"`
 	Assignees []string `json:"assignees,omitempty"`

@@ -91,6 +91,19 @@ func TestPublishReviewWithoutDrafts(t *testing.T) {
 	}
 }
 
+// TestPublishDraftOnly is the same repository, where CI would expose something
+// to a pull request that is no draft.
+func TestPublishDraftOnly(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, githubtest.Options{}, githubtest.RepoOptions{}, oneFile)
+	s.req.Verdict.Pass, s.req.Verdict.Review, s.req.Verdict.DraftOnly = false, true, true
+	s.hub.AddFault(githubtest.Fault{Match: "POST /repos/acme/api/pulls", Times: 1, Status: 422, Body: `{"message":"Draft pull requests are not supported in this repository."}`})
+	_, err := Publish(t.Context(), s.req)
+	if reasonOf(err) != ReasonPullRequest || len(s.repo.Pulls()) != 0 || !strings.Contains(err.Error(), "no draft") {
+		t.Errorf("%d pull requests, %v", len(s.repo.Pulls()), err)
+	}
+}
+
 // TestPublishRecovers is about failures that do not fail the publication.
 func TestPublishRecovers(t *testing.T) {
 	t.Parallel()

@@ -50,20 +50,23 @@ type Quarantine struct {
 
 // Verdict is the broker's decision, with all that led to it.
 type Verdict struct {
-	Pass     bool              `json:"pass"`   // nothing blocks, and nothing asks for review
-	Review   bool              `json:"review"` // nothing blocks, but something asks for review
-	Findings []policy.Finding  `json:"findings"`
-	Base     string            `json:"base"`
-	Tip      string            `json:"tip"`
-	Tree     string            `json:"tree"`
-	Commits  int               `json:"commits"`
-	Files    int               `json:"files"`    // changed paths, net of base..tip
-	Added    int               `json:"added"`    // lines, text files up to 1 MiB only; -1: not counted
-	Removed  int               `json:"removed"`  // likewise
-	Bytes    int64             `json:"bytes"`    // of new objects, inflated
-	Digests  map[string]string `json:"digests"`  // of what decided: "policy", "scanner", "base", "held-values", and "day" where exceptions end
-	Subjects []string          `json:"subjects"` // first lines of the commit messages, oldest first, at most 50
-	Changes  []Change          `json:"changes"`  // net of base..tip, at most 1000
+	Pass   bool `json:"pass"`   // nothing blocks, and nothing asks for review
+	Review bool `json:"review"` // nothing blocks, but something asks for review
+	// DraftOnly: the pull request must be a draft, since CI would expose
+	// something to one that is none.
+	DraftOnly bool              `json:"draft_only,omitempty"`
+	Findings  []policy.Finding  `json:"findings"`
+	Base      string            `json:"base"`
+	Tip       string            `json:"tip"`
+	Tree      string            `json:"tree"`
+	Commits   int               `json:"commits"`
+	Files     int               `json:"files"`    // changed paths, net of base..tip
+	Added     int               `json:"added"`    // lines, text files up to 1 MiB only; -1: not counted
+	Removed   int               `json:"removed"`  // likewise
+	Bytes     int64             `json:"bytes"`    // of new objects, inflated
+	Digests   map[string]string `json:"digests"`  // of what decided: "policy", "scanner", "base", "held-values", and "day" where exceptions end
+	Subjects  []string          `json:"subjects"` // first lines of the commit messages, oldest first, at most 50
+	Changes   []Change          `json:"changes"`  // net of base..tip, at most 1000
 }
 
 // Change is one changed path of base..tip.
