@@ -327,7 +327,7 @@ var ingestRules = []Rule{{
 }, {
 	ID: "bundle-format", Level: Block, Fixed: true,
 	Reason: "the bundle is not one that kick takes",
-	Remedy: "Run the kick again; if it happens again, the sandbox tampers with the bundle.",
+	Remedy: "Run the kick again, or make the bundle of one branch: git bundle create FILE BASE..BRANCH. If a kick's own is refused twice, its sandbox tampers with it.",
 }, {
 	ID: "object-malformed", Level: Block, Fixed: true,
 	Reason: "git's strict check refused an object of the work",
