@@ -240,16 +240,17 @@ func TestPublishOnToASilentServer(t *testing.T) {
 	for name, tc := range map[string]struct {
 		fault githubtest.Fault
 		list  time.Duration
-		want  Reason // empty: published
+		push  time.Duration // long enough to arrive, where it shall
+		want  Reason        // empty: published
 	}{
-		"asked":          {githubtest.Fault{Match: "GET /acme/api.git/info/refs", Hang: true}, time.Second, ReasonNetwork},
-		"pushed to":      {githubtest.Fault{Match: "POST /acme/api.git/git-receive-pack", Hang: true}, time.Minute, ReasonNetwork},
-		"no end":         {githubtest.Fault{Match: "POST /acme/api.git/git-receive-pack", Status: 200, Body: messages}, time.Minute, ReasonNetwork},
-		"after the push": {githubtest.Fault{Match: "POST /acme/api.git/git-receive-pack", After: true, Hang: true}, time.Minute, ""},
-		"endless":        {githubtest.Fault{Match: "POST /acme/api.git/git-receive-pack", Status: 200, Body: "000a\x02hello", Endless: true}, time.Minute, ReasonNetwork},
+		"asked":          {githubtest.Fault{Match: "GET /acme/api.git/info/refs", Hang: true}, time.Second, time.Minute, ReasonNetwork},
+		"pushed to":      {githubtest.Fault{Match: "POST /acme/api.git/git-receive-pack", Hang: true}, time.Minute, 4 * time.Second, ReasonNetwork},
+		"no end":         {githubtest.Fault{Match: "POST /acme/api.git/git-receive-pack", Status: 200, Body: messages}, time.Minute, 4 * time.Second, ReasonNetwork},
+		"after the push": {githubtest.Fault{Match: "POST /acme/api.git/git-receive-pack", After: true, Hang: true}, time.Minute, 20 * time.Second, ""},
+		"endless":        {githubtest.Fault{Match: "POST /acme/api.git/git-receive-pack", Status: 200, Body: "000a\x02hello", Endless: true}, time.Minute, 4 * time.Second, ReasonNetwork},
 	} {
 		t.Run(name, func(t *testing.T) {
-			listTimeout, pushTimeout, askTimeout = tc.list, 4*time.Second, time.Minute
+			listTimeout, pushTimeout, askTimeout = tc.list, tc.push, time.Minute
 			s := newStage(t, githubtest.Options{}, githubtest.RepoOptions{}, oneFile)
 			s.hub.AddFault(tc.fault)
 			_, err := Publish(t.Context(), s.req)
