@@ -1,12 +1,13 @@
 // Package egress is the gateway: the one way out of a sandbox. It sits outside,
 // is reached through a Unix socket that belongs to one kick, speaks HTTP/1.1 as
 // a proxy does (CONNECT, absolute form) and as a server does (origin form), and
-// writes every decision down before it acts on it. See Decide for what it
-// allows.
+// writes every decision down before it acts on it. What no rule of the policy
+// allows is denied.
 package egress
 
 import (
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,6 +26,8 @@ import (
 
 	"golang.org/x/net/netutil"
 	"golang.org/x/sys/unix"
+
+	"github.com/kickhq/kick/policy"
 )
 
 // SocketName is the name of the socket in the directory that Listen makes.
@@ -33,7 +37,8 @@ const SocketName = "gateway.sock"
 type limits struct {
 	headerTime  time.Duration // from accepting a connection to the end of the request's header
 	requestTime time.Duration // to the end of its body
-	replyTime   time.Duration // to write a reply
+	replyTime   time.Duration // to write a reply; what streams sets its own
+	idleTime    time.Duration // from one request of a connection to the next
 	headerBytes int           // request line and header; net/http allows 4 KiB more
 	connections int           // at once; further ones wait
 	decisions   int           // in one kick; all further requests are refused unwritten
@@ -45,6 +50,7 @@ var defaultLimits = limits{
 	headerTime:  10 * time.Second,
 	requestTime: 30 * time.Second,
 	replyTime:   10 * time.Second,
+	idleTime:    2 * time.Minute,
 	headerBytes: 32 << 10,
 	connections: 64,
 	decisions:   20_000,
@@ -52,21 +58,42 @@ var defaultLimits = limits{
 
 // Gateway is the way out of one kick's sandbox.
 type Gateway struct {
-	kick, agent string
+	cfg         Config
 	limits      limits
 	dir         *os.File
 	path        string
 	server      *http.Server
+	ctx         context.Context // of every request; ends when the gateway closes
+	cancel      context.CancelFunc
 	served      chan struct{}  // closed when Serve has returned
-	connections sync.WaitGroup // one for each open connection
+	connections sync.WaitGroup // one for each open connection and each request under way
 	unwatch     func() bool    // ends the watch over the context
 	closing     atomic.Bool
 	closeOnce   sync.Once
 	closeErr    error
 
-	mu        sync.Mutex // guards what follows
-	audit     io.Writer
+	mu        sync.Mutex // guards what follows, and the writing to cfg.Audit
 	decisions int
+	summary   Summary
+}
+
+// Config is what a gateway serves.
+type Config struct {
+	Kick  string // id
+	Agent string
+	Repo  string // the kick's, as the policy names repositories
+	// Policy says what may be reached. Its zero value allows nothing.
+	Policy policy.Egress
+	// Audit gets each Record as one line in one Write, which must not block for
+	// long. It stays the caller's to close, after Close.
+	Audit io.Writer
+	// Roots are the certificate authorities that an upstream is verified
+	// against. Nil: the system's.
+	Roots *x509.CertPool
+	// Resolve finds a host's addresses. Nil: the system's resolver.
+	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
+	// Dial connects to an address that Resolve gave. Nil: net.Dialer's.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // Listen makes dir with a socket named SocketName and nothing else in it, and
@@ -77,14 +104,11 @@ type Gateway struct {
 // through by all (0711) and the socket may be used by all (0666): keep dir
 // below a directory that is the caller's alone, and mount it into the sandbox
 // read-only.
-//
-// Each decision is one Record, written to audit as one line in one Write, which
-// must not block for long. audit stays the caller's to close, after Close.
-func Listen(ctx context.Context, dir, kickID, agent string, audit io.Writer) (*Gateway, error) {
-	return listen(ctx, dir, kickID, agent, audit, defaultLimits)
+func Listen(ctx context.Context, dir string, cfg Config) (*Gateway, error) {
+	return listen(ctx, dir, cfg, defaultLimits)
 }
 
-func listen(ctx context.Context, dir, kickID, agent string, audit io.Writer, lim limits) (*Gateway, error) {
+func listen(ctx context.Context, dir string, cfg Config, lim limits) (*Gateway, error) {
 	if err := context.Cause(ctx); err != nil {
 		return nil, fmt.Errorf("open egress gateway: %w", err)
 	}
@@ -97,23 +121,25 @@ func listen(ctx context.Context, dir, kickID, agent string, audit io.Writer, lim
 		return nil, errors.Join(fmt.Errorf("open egress gateway in %s: %w", dir, err), d.Close())
 	}
 	g := &Gateway{
-		kick: kickID, agent: agent, limits: lim, dir: d, path: filepath.Join(dir, SocketName),
-		served: make(chan struct{}), audit: audit,
+		cfg: cfg, limits: lim, dir: d, path: filepath.Join(dir, SocketName),
+		served: make(chan struct{}),
 	}
+	g.ctx, g.cancel = context.WithCancel(ctx)
 	g.server = &http.Server{
 		Handler:           http.HandlerFunc(g.serve),
 		ReadHeaderTimeout: lim.headerTime,
 		ReadTimeout:       lim.requestTime,
 		WriteTimeout:      lim.replyTime,
+		IdleTimeout:       lim.idleTime,
 		MaxHeaderBytes:    lim.headerBytes,
 		ConnState:         g.count,
+		BaseContext:       func(net.Listener) context.Context { return g.ctx },
 		// What it would log is the agent's doing and is not to reach a terminal.
 		ErrorLog:                     log.New(io.Discard, "", 0),
 		DisableGeneralOptionsHandler: true, // OPTIONS * is a request like any other
 		Protocols:                    new(http.Protocols),
 	}
 	g.server.Protocols.SetHTTP1(true)
-	g.server.SetKeepAlivesEnabled(false)
 	go func() {
 		defer close(g.served)
 		// It returns when the listener is closed, and has no other news.
@@ -193,6 +219,7 @@ func (g *Gateway) Close() error {
 func (g *Gateway) cut() {
 	g.closeOnce.Do(func() {
 		g.closing.Store(true)
+		g.cancel()
 		err := g.server.Close()
 		<-g.served
 		g.connections.Wait()
@@ -218,29 +245,94 @@ func (g *Gateway) count(c net.Conn, s http.ConnState) {
 	}
 }
 
-// serve answers one request. Decide allows none, so every answer is a refusal;
-// the body is not read, and the answer ends the connection.
+// modelPrefix and gitPrefix begin the paths of what the gateway itself serves.
+const (
+	modelPrefix = "/model/"
+	gitPrefix   = "/git/"
+)
+
+// serve answers one request. What it hands it to must not return before all
+// that it started has ended, and must end when the request's context does,
+// that of a hijacked connection included.
 func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
-	refuse(w, g.decide(requestOf(r)))
+	g.connections.Add(1) // the connection counts now, so Close still waits
+	defer g.connections.Done()
+	req := requestOf(r)
+	req.Kick, req.Agent = g.cfg.Kick, g.cfg.Agent
+	switch {
+	case req.Form != OriginForm:
+		g.forward(w, r, req)
+	case strings.HasPrefix(req.Path, modelPrefix):
+		g.model(w, r, req)
+	case strings.HasPrefix(req.Path, gitPrefix):
+		g.gitRead(w, r, req)
+	default:
+		g.deny(w, req, denyByDefault(req))
+	}
 }
 
-// decide decides and writes it down. What cannot be written down is refused.
-func (g *Gateway) decide(req Request) Decision {
-	req.Kick, req.Agent = g.kick, g.agent
-	d := Decide(req)
+// deny writes down that a request is denied, and answers with why.
+func (g *Gateway) deny(w http.ResponseWriter, req Request, d Decision) {
+	d.Allow = false
+	_, d = g.decided(req, d)
+	refuse(w, d)
+}
+
+// decided writes a decision down, and returns the one that counts: what cannot
+// be written down is refused. Who gets an allowed one calls done at the end,
+// once, with the record.
+func (g *Gateway) decided(req Request, d Decision) (Record, Decision) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.decisions++
-	if g.decisions > g.limits.decisions {
-		return Decision{Rule: "too-many-requests", Detail: fmt.Sprintf("This kick made its %d requests.", g.limits.decisions)}
+	d, written := g.limited(d)
+	rec := newRecord(time.Now(), g.decisions, req, d)
+	if written {
+		if err := writeRecord(g.cfg.Audit, rec); err != nil {
+			d = Decision{Rule: "audit-failed", Detail: "The decision could not be written down, so the request is refused. The operator of this sandbox has to look at its disk."}
+		}
 	}
-	if g.decisions == g.limits.decisions {
-		d = Decision{Rule: "too-many-requests", Detail: "This was the last request of this kick that is written down; all further ones are refused."}
+	if d.Allow {
+		g.summary.Allowed++
+	} else {
+		g.summary.Denied++
 	}
-	if err := writeRecord(g.audit, newRecord(time.Now(), req, d)); err != nil {
-		return Decision{Rule: "audit-failed", Detail: "The decision could not be written down, so the request is refused. The operator of this sandbox has to look at its disk."}
+	return rec, d
+}
+
+// limited refuses what is too much to write down, and tells what is written.
+func (g *Gateway) limited(d Decision) (Decision, bool) {
+	switch {
+	case g.decisions > g.limits.decisions:
+		return Decision{Rule: "too-many-requests", Detail: fmt.Sprintf("This kick made its %d requests.", g.limits.decisions)}, false
+	case g.decisions == g.limits.decisions:
+		return Decision{Rule: "too-many-requests", Detail: "This was the last request of this kick that is written down; all further ones are refused."}, true
 	}
-	return d
+	return d, true
+}
+
+// done writes down how an allowed request ended, and counts it.
+func (g *Gateway) done(rec Record, end End) {
+	now := time.Now()
+	end.Seconds = now.Sub(rec.Time).Seconds()
+	end.Error, end.Model = cut(end.Error), cut(end.Model)
+	rec.Time, rec.Event, rec.End = now.UTC(), Done, &end
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.summary.Bytes += end.Sent + end.Got
+	if u := end.Usage; u != nil {
+		g.summary.Tokens += u.Input + u.Output
+		g.summary.Money += u.Money
+	}
+	// The next decision finds the same fault, and refuses.
+	_ = writeRecord(g.cfg.Audit, rec)
+}
+
+// Summary counts what went through until now.
+func (g *Gateway) Summary() Summary {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.summary
 }
 
 // requestOf takes from a request what decisions are made by.
@@ -258,7 +350,8 @@ func requestOf(r *http.Request) Request {
 	return req
 }
 
-// refuse answers with 403 and the decision.
+// refuse answers with 403 and the decision, and ends the connection: the body
+// of the request was not read.
 func refuse(w http.ResponseWriter, d Decision) {
 	body, err := json.Marshal(struct {
 		Error  string `json:"error"`
@@ -271,6 +364,7 @@ func refuse(w http.ResponseWriter, d Decision) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", fmt.Sprint(len(body)+1))
 	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Connection", "close")
 	w.WriteHeader(http.StatusForbidden)
 	// An agent that does not wait for the answer is no matter.
 	_, _ = w.Write(append(body, '\n'))

@@ -68,7 +68,7 @@ func (a *audit) records(t *testing.T) []Record {
 func open(t *testing.T, lim limits) (*Gateway, *audit) {
 	t.Helper()
 	a := &audit{}
-	g, err := listen(context.Background(), filepath.Join(shortDir(t), "egress"), "k0000000000001", "fixer", a, lim)
+	g, err := listen(context.Background(), filepath.Join(shortDir(t), "egress"), Config{Kick: "k0000000000001", Agent: "fixer", Audit: a}, lim)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +184,7 @@ func TestEverythingIsDenied(t *testing.T) {
 				!strings.Contains(body["detail"], "operator of this sandbox")) {
 				t.Errorf("body is %q", body)
 			}
-			tt.want.Kick, tt.want.Agent, tt.want.Verdict, tt.want.Rule = "k0000000000001", "fixer", Denied, "default-deny"
+			tt.want.Event, tt.want.Request, tt.want.Kick, tt.want.Agent, tt.want.Verdict, tt.want.Rule = Decided, 1, "k0000000000001", "fixer", Denied, "default-deny"
 			got := a.records(t)
 			if len(got) != 1 {
 				t.Fatalf("audit is %+v, want one record", got)
@@ -362,7 +362,7 @@ func TestCloseCuts(t *testing.T) {
 		defer cancel()
 		lim := defaultLimits
 		lim.connections = 2
-		g, err := listen(ctx, filepath.Join(shortDir(t), "egress"), "k0000000000001", "fixer", &audit{}, lim)
+		g, err := listen(ctx, filepath.Join(shortDir(t), "egress"), Config{Kick: "k0000000000001", Agent: "fixer", Audit: &audit{}}, lim)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -45,7 +45,7 @@ func TestListenDir(t *testing.T) {
 		"link":      "name a directory that is no link",
 		"no/parent": "no such file",
 	} {
-		if g, err := Listen(ctx, at(name), "k1", "a", io.Discard); err == nil || !strings.Contains(err.Error(), want) {
+		if g, err := Listen(ctx, at(name), Config{Kick: "k1", Agent: "a", Audit: io.Discard}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, %v; want %q", name, g, err, want)
 		}
 	}
@@ -57,7 +57,7 @@ func TestListenDir(t *testing.T) {
 	}
 	l.SetUnlinkOnClose(false)
 	l.Close()
-	g, err := Listen(ctx, at("target"), "k1", "a", io.Discard)
+	g, err := Listen(ctx, at("target"), Config{Kick: "k1", Agent: "a", Audit: io.Discard})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestListenDir(t *testing.T) {
 
 	// A directory whose name is longer than a socket's may be.
 	deep := filepath.Join(root, strings.Repeat("d", 200))
-	g2, err := Listen(ctx, deep, "k1", "a", io.Discard)
+	g2, err := Listen(ctx, deep, Config{Kick: "k1", Agent: "a", Audit: io.Discard})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestListenDir(t *testing.T) {
 
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	if g, err := Listen(ended, at("late"), "k1", "a", io.Discard); !errors.Is(err, context.Canceled) {
+	if g, err := Listen(ended, at("late"), Config{Kick: "k1", Agent: "a", Audit: io.Discard}); !errors.Is(err, context.Canceled) {
 		t.Errorf("with a context that ended: %v, %v", g, err)
 	}
 }
@@ -162,7 +162,7 @@ func FuzzGateway(f *testing.F) {
 	a := &audit{}
 	lim := defaultLimits
 	lim.headerTime, lim.decisions = 100*time.Millisecond, 1<<40
-	g, err := listen(context.Background(), filepath.Join(dir, "egress"), "k0000000000001", "fixer", a, lim)
+	g, err := listen(context.Background(), filepath.Join(dir, "egress"), Config{Kick: "k0000000000001", Agent: "fixer", Audit: a}, lim)
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kickhq/kick/egress"
 	"github.com/kickhq/kick/policy"
 	"github.com/kickhq/kick/pushbroker"
 	"github.com/kickhq/kick/sandbox"
@@ -81,6 +82,7 @@ type Outcome struct {
 	Notes       []string           `json:"notes,omitempty"`
 	Timings     map[string]float64 `json:"timings"` // seconds, by step; "total" is the whole kick
 	Isolation   sandbox.Isolation  `json:"isolation"`
+	Egress      *egress.Summary    `json:"egress,omitempty"` // what went through the gateway, if there was one
 	Error       string             `json:"error,omitempty"`
 	Remedy      string             `json:"remedy,omitempty"`
 	Started     time.Time          `json:"started"`

@@ -243,10 +243,15 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 			return sandbox.Result{}, &sandbox.Error{Kind: sandbox.ErrRuntime, Op: "open the egress audit", Err: err}
 		}
 		defer func() { r.note("close the egress audit", audit.Close()) }()
-		if gateway, err = egress.Listen(ctx, r.k.Path("egress"), r.k.ID, r.req.Agent, audit); err != nil {
+		cfg := egress.Config{Kick: r.k.ID, Agent: r.req.Agent, Repo: r.req.Source.Repo, Policy: r.req.Policy.For(r.req.Source.Repo, r.req.Agent).Egress, Audit: audit}
+		if gateway, err = egress.Listen(ctx, r.k.Path("egress"), cfg); err != nil {
 			return sandbox.Result{}, &sandbox.Error{Kind: sandbox.ErrRuntime, Op: "open the egress gateway", Err: err}
 		}
-		defer func() { r.note("egress", gateway.Close()) }()
+		defer func() {
+			r.note("egress", gateway.Close())
+			counts := gateway.Summary()
+			r.out.Egress = &counts
+		}()
 		spec.Egress = sandbox.Egress{Socket: r.k.Path("egress/gateway.sock"), Port: gatewayPort}
 	}
 	started := false
