@@ -150,23 +150,6 @@ type SecretException struct {
 	line int
 }
 
-// Egress says what a sandbox may reach through the gateway.
-type Egress struct {
-	// Presets are named sets of hosts, such as "go" or "npm".
-	Presets []string `json:"presets,omitempty"`
-	Hosts   []Host   `json:"hosts,omitempty"`
-	Models  []Model  `json:"models,omitempty"`
-}
-
-// Host is a destination that may be read from.
-type Host struct {
-	Host    string   `json:"host"`              // DNS name; "*." in front stands for one or more labels
-	Ports   []int    `json:"ports,omitempty"`   // default 443
-	Methods []string `json:"methods,omitempty"` // default GET and HEAD
-	Paths   []string `json:"paths,omitempty"`   // prefixes that begin with /; default all
-	Reason  string   `json:"reason,omitempty"`
-}
-
 // Model is a model provider that the gateway speaks to with its own key.
 type Model struct {
 	Provider string   `json:"provider"`           // e.g. "anthropic", "openai"
