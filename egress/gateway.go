@@ -59,6 +59,7 @@ var defaultLimits = limits{
 // Gateway is the way out of one kick's sandbox.
 type Gateway struct {
 	cfg         Config
+	reach       *policy.Reach
 	limits      limits
 	dir         *os.File
 	path        string
@@ -112,6 +113,10 @@ func listen(ctx context.Context, dir string, cfg Config, lim limits) (*Gateway, 
 	if err := context.Cause(ctx); err != nil {
 		return nil, fmt.Errorf("open egress gateway: %w", err)
 	}
+	reach, err := cfg.Policy.Compile()
+	if err != nil {
+		return nil, fmt.Errorf("open egress gateway: %w", err)
+	}
 	d, err := openSocketDir(dir)
 	if err != nil {
 		return nil, fmt.Errorf("open egress gateway: %w", err)
@@ -121,7 +126,7 @@ func listen(ctx context.Context, dir string, cfg Config, lim limits) (*Gateway, 
 		return nil, errors.Join(fmt.Errorf("open egress gateway in %s: %w", dir, err), d.Close())
 	}
 	g := &Gateway{
-		cfg: cfg, limits: lim, dir: d, path: filepath.Join(dir, SocketName),
+		cfg: cfg, reach: reach, limits: lim, dir: d, path: filepath.Join(dir, SocketName),
 		served: make(chan struct{}),
 	}
 	g.ctx, g.cancel = context.WithCancel(ctx)
