@@ -31,7 +31,7 @@ func TestParseFull(t *testing.T) {
 	if len(c.Protect) != 2 || c.Protect[0].Level != Review || c.Protect[1].Level != Block {
 		t.Errorf("protect: %+v", c.Protect)
 	}
-	if len(p.Egress.Models) != 1 || p.Egress.Models[0].Tokens != 2000000 || p.Egress.Hosts[0].Ports[0] != 443 {
+	if len(p.Egress.Models) != 2 || p.Egress.Models[1].Addresses[0].String() != "10.1.0.0/16" || p.Egress.Models[0].Tokens != 2000000 || p.Egress.Hosts[0].Ports[0] != 443 {
 		t.Errorf("egress: %+v", p.Egress)
 	}
 	q := p.For("acme/api", "fixer")

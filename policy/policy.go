@@ -150,16 +150,6 @@ type SecretException struct {
 	line int
 }
 
-// Model is a model provider that the gateway speaks to with its own key.
-type Model struct {
-	Provider string   `json:"provider"`           // e.g. "anthropic", "openai"
-	Endpoint string   `json:"endpoint,omitempty"` // https URL; default the provider's own
-	Names    []string `json:"names,omitempty"`    // allowed model names, "*" as wildcard; default all
-	KeyEnv   string   `json:"key_env,omitempty"`  // variable of the gateway's environment that holds the key
-	Requests int      `json:"requests,omitempty"` // per kick; default not limited
-	Tokens   int64    `json:"tokens,omitempty"`   // input and output, per kick; default not limited
-}
-
 // Date is a day, in UTC. A thing that expires on a day holds to its end.
 type Date struct{ time.Time }
 

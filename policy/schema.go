@@ -220,39 +220,6 @@ func (d *decoder) host(n *yaml.Node) (h Host) {
 	return h
 }
 
-func (d *decoder) model(n *yaml.Node) (m Model) {
-	d.mapping(n, "a model", map[string]field{
-		"provider": func(v *yaml.Node) {
-			s, ok := d.str(v, "provider")
-			if ok && checkWord(s) != nil {
-				d.fail(v, "provider: %v", checkWord(s))
-			}
-			m.Provider = s
-		},
-		"endpoint": func(v *yaml.Node) {
-			s, ok := d.str(v, "endpoint")
-			if ok {
-				if err := checkEndpoint(s); err != nil {
-					d.fail(v, "endpoint: %v", err)
-				}
-			}
-			m.Endpoint = s
-		},
-		"names": func(v *yaml.Node) { m.Names = d.strs(v, "names", nil) },
-		"key_env": func(v *yaml.Node) {
-			s, ok := d.str(v, "key_env")
-			if ok && !envName.MatchString(s) {
-				d.fail(v, "key_env %q is no variable name: write the variable's name, never the key itself", s)
-			}
-			m.KeyEnv = s
-		},
-		"requests": func(v *yaml.Node) { m.Requests = int(d.count(v, "requests")) },
-		"tokens":   func(v *yaml.Node) { m.Tokens = d.count(v, "tokens") },
-	})
-	d.need(n, "a model", "provider", d.has(n, "provider"))
-	return m
-}
-
 func (d *decoder) date(n *yaml.Node) Date {
 	t, err := time.Parse(time.DateOnly, n.Value)
 	if n.Kind != yaml.ScalarNode || err != nil {
