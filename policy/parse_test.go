@@ -57,6 +57,7 @@ func TestParseErrors(t *testing.T) {
 		{"unknown rule", "version: 1\nchanges:\n  rules:\n    protected-cii: report\n", `p.yaml:4: there is no rule "protected-cii"`},
 		{"fixed rule", "version: 1\nchanges: {rules: {object-malformed: report}}\n", "has a fixed level"},
 		{"level", "version: 1\nchanges: {rules: {binary: warn}}\n", `the level of binary is "warn": write block or review or report`},
+		{"only the level of a rule with an exception", "version: 1\nchanges:\n  rules: {binary: warn}\n  exceptions: [{rule: binary, reason: x, expires: 2027-01-01}]\n", `write block or review or report`},
 		{"limit", "version: 1\nchanges: {limits: {files: -1}}\n", `files is "-1": write a whole number above 0`},
 		{"limit huge", "version: 1\nchanges: {limits: {files: 99999999999999999999}}\n", "write a whole number"},
 		{"size", "version: 1\nchanges: {limits: {file_bytes: 5MB}}\n", `file_bytes is "5MB"`},

@@ -11,6 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/kickhq/kick/internal/lazyregexp"
+	"github.com/kickhq/kick/internal/spelling"
 )
 
 // Schema is the JSON Schema of the policy file, as published.
@@ -65,7 +66,9 @@ func (d *decoder) rules(n *yaml.Node) map[string]Level {
 	out := map[string]Level{}
 	d.pairs(n, "rules", func(k, v *yaml.Node) {
 		if d.changeable(k, k.Value) {
-			out[k.Value] = d.level(v, "the level of "+k.Value, Block, Review, Report)
+			if l := d.level(v, "the level of "+k.Value, Block, Review, Report); l != "" {
+				out[k.Value] = l
+			}
 		}
 	})
 	return out
@@ -76,6 +79,10 @@ func (d *decoder) changeable(n *yaml.Node, id string) bool {
 	r, ok := byID[id]
 	switch {
 	case !ok:
+		if near := spelling.Nearest(id, changeableIDs()); near != "" {
+			d.fail(n, "there is no rule %q: did you mean %s?", id, near)
+			break
+		}
 		d.fail(n, "there is no rule %q: the rules are %s", id, strings.Join(changeableIDs(), ", "))
 	case r.Fixed:
 		d.fail(n, "rule %q has a fixed level, since later checks rely on it: remove this entry", id)

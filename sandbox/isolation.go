@@ -31,6 +31,16 @@ var namespaces = []struct{ link, property string }{
 	{"cgroup", "cgroup-namespace"},
 }
 
+// EmbeddedProperties are the names of what the embedded launcher proves of
+// every sandbox, in the order of Isolation.Properties.
+var EmbeddedProperties = []string{
+	"user-namespace", "mount-namespace", "pid-namespace", "network-namespace", "ipc-namespace", "uts-namespace",
+	"cgroup-namespace", "uid-mapping", "unprivileged-user", "supplementary-groups", "capabilities",
+	"no-new-privileges", "seccomp", "mounts", "read-only-mounts", "nosuid-mounts", "nodev-mounts", "noexec-mounts",
+	"proc", "no-network", "descriptors", "environment", "shim", "rlimits", "landlock", "seccomp-rules",
+	"memory-limit", "process-limit", "cpu-limit", "disk-limit",
+}
+
 // remedies say what to do about a property that this host cannot give.
 var remedies = map[string]string{
 	"user-namespace":       "Allow user namespaces (sysctl user.max_user_namespaces above 0; on Ubuntu an AppArmor profile with userns for kick, or sysctl kernel.apparmor_restrict_unprivileged_userns=0; in a container a seccomp profile that allows them), or use another runtime",

@@ -149,6 +149,13 @@ func TestAcceptWeaker(t *testing.T) {
 	if r.err != nil || r.stdout != "ran\n" {
 		t.Fatalf("error %v, stdout %q", r.err, r.stdout)
 	}
+	var names []string
+	for _, p := range r.Isolation.Properties {
+		names = append(names, p.Name)
+	}
+	if !slices.Equal(names, EmbeddedProperties) {
+		t.Errorf("proved are %q, and the names that can be accepted are %q", names, EmbeddedProperties)
+	}
 	i := slices.IndexFunc(r.Isolation.Properties, func(p Property) bool { return p.Name == "landlock" })
 	if p := r.Isolation.Properties[i]; p.Status != Accepted || p.Evidence == "" {
 		t.Errorf("the result says %+v", p)

@@ -16,7 +16,7 @@ func newConfig(g *globals) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "config",
 		Short: "Check and show kick.yaml",
-		Args:  args(cobra.NoArgs),
+		Args:  args(none),
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	var path string
@@ -25,7 +25,7 @@ func newConfig(g *globals) *cobra.Command {
 	check := &cobra.Command{
 		Use:   "check",
 		Short: "Check kick.yaml: every mistake with its line and what to do",
-		Args:  args(cobra.NoArgs),
+		Args:  args(none),
 		RunE: func(*cobra.Command, []string) error {
 			return configCheck(path)
 		},
@@ -33,17 +33,17 @@ func newConfig(g *globals) *cobra.Command {
 	show := &cobra.Command{
 		Use:   "show --resolved NAME",
 		Short: "Show what holds for an agent, and where each value came from",
-		Args:  args(cobra.NoArgs),
+		Args:  args(none),
 		RunE: func(*cobra.Command, []string) error {
 			return configShow(path, name, output)
 		},
 	}
 	show.Flags().StringVar(&name, "resolved", "", "agent's `name`")
-	show.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	addOutput(show, &output, "json")
 	schema := &cobra.Command{
 		Use:   "schema",
 		Short: "Print the JSON Schema of kick.yaml",
-		Args:  args(cobra.NoArgs),
+		Args:  args(none),
 		RunE: func(*cobra.Command, []string) error {
 			_, err := os.Stdout.Write(config.Schema())
 			return err

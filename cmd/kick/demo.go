@@ -20,7 +20,7 @@ sandbox commits to a copy of this repository, and a pull request is opened on a
 stand-in for GitHub. Then the agent hides a token and changes a workflow, and
 is refused. The kicks stay in --state-dir, or in a directory of their own that
 is named at the end.`,
-		Args: args(cobra.NoArgs),
+		Args: args(none),
 		RunE: func(c *cobra.Command, _ []string) error {
 			self, err := os.Executable()
 			if err != nil {

@@ -19,7 +19,7 @@ func newDoctor(g *globals) *cobra.Command {
 		Long: `Check this host: git, the state directory, and every isolation property of the
 embedded sandbox, proved on a live one. Exit code 14 when the sandbox is not
 provable here, 1 when something else is wrong.`,
-		Args: args(cobra.NoArgs),
+		Args: args(none),
 		RunE: func(c *cobra.Command, _ []string) error {
 			shim, shimErr := openShim()
 			if shimErr == nil {
@@ -45,6 +45,6 @@ provable here, 1 when something else is wrong.`,
 			return nil
 		},
 	}
-	c.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	addOutput(c, &output, "json")
 	return c
 }

@@ -21,7 +21,7 @@ is only removed with --older-than.
 A repository on GitHub is reached by what the environment says:
 KICK_GITHUB_APP_ID and KICK_GITHUB_APP_KEY_FILE, or KICK_GITHUB_TOKEN, and
 KICK_GITHUB_API_URL for an Enterprise host.`,
-		Args: args(cobra.NoArgs),
+		Args: args(none),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if olderThan < 0 || mirrors < 0 {
 				return usagef("--older-than and --mirrors want a positive duration, e.g. 720h")

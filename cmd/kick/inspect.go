@@ -47,7 +47,7 @@ asks for a review unless --accept-review is given, 10 no new commit, 2 usage,
 		Example: `  kick inspect main..my-branch
   kick inspect origin/main..HEAD -o sarif > kick.sarif
   kick inspect work.bundle --base main --agent scanner`,
-		Args: args(cobra.ExactArgs(1)),
+		Args: args(one),
 		RunE: func(c *cobra.Command, a []string) error {
 			o.Work = a[0]
 			err := inspectRun(c.Context(), g, o)
@@ -64,15 +64,12 @@ asks for a review unless --accept-review is given, 10 no new commit, 2 usage,
 	f.StringVar(&o.policy, "policy", "", "policy `file` (default: built in)")
 	f.StringVar(&o.agent, "agent", "", "judge it as this agent's work: its `name` in the policy, its identity in every commit")
 	f.BoolVar(&o.acceptReview, "accept-review", false, "exit with 0 also if the work asks for a review")
-	f.StringVarP(&o.output, "output", "o", "text", "text, json (the verdict as kick stores it) or sarif")
+	addOutput(c, &o.output, "json", "sarif")
 	return c
 }
 
 func inspectRun(ctx context.Context, g *globals, o *inspectOptions) (err error) {
-	switch {
-	case o.output != "text" && o.output != "json" && o.output != "sarif":
-		return usagef("--output %s: want text, json or sarif", o.output)
-	case o.agent != "" && !config.IsAgentName(o.agent):
+	if o.agent != "" && !config.IsAgentName(o.agent) {
 		return usagef("--agent %q: want up to 63 lower-case letters, digits, - and _", o.agent)
 	}
 	pol, err := request.LoadPolicy(o.policy)

@@ -13,7 +13,7 @@ func newLogs(g *globals) *cobra.Command {
 		Use:   "logs ID",
 		Short: "Print the agent's output",
 		Long:  "Print what the agent wrote to stdout and stderr, with control characters\nescaped. ID may be a prefix, or \"last\".",
-		Args:  args(cobra.ExactArgs(1)),
+		Args:  args(one),
 		RunE: func(c *cobra.Command, a []string) error {
 			state, id, err := g.find(a[0])
 			if err != nil {

@@ -16,12 +16,12 @@ func newLs(g *globals) *cobra.Command {
 		Use:     "ls",
 		Aliases: []string{"list"},
 		Short:   "List kicks, the newest first",
-		Args:    args(cobra.NoArgs),
+		Args:    args(none),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return lsRun(g, output)
 		},
 	}
-	c.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	addOutput(c, &output, "json")
 	return c
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kickhq/kick/internal/request"
+	"github.com/kickhq/kick/internal/spelling"
 	"github.com/kickhq/kick/manager"
 	"github.com/kickhq/kick/pushbroker"
 )
@@ -140,7 +141,6 @@ In a git checkout, this is the whole of it:
 		Args:          args(known),
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	root.SuggestionsMinimumDistance = 2
 	root.SetVersionTemplate("kick {{.Version}}\n")
 	root.PersistentFlags().StringVar(&g.stateDir, "state-dir", "", "`directory` of kicks, mirrors and kept work (default $XDG_STATE_HOME/kick, else ~/.local/state/kick)")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
@@ -158,6 +158,24 @@ In a git checkout, this is the whole of it:
 		c.GroupID = "host"
 		root.AddCommand(c)
 	}
+	// Cobra's own two commands show their help for a word that they do not know.
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		switch c.Name() {
+		case "help":
+			c.Args = args(func(c *cobra.Command, a []string) error {
+				found, rest, err := c.Root().Find(a)
+				if err != nil {
+					return err
+				}
+				return known(found, rest)
+			})
+		case "completion":
+			c.Args = args(known)
+			c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+		}
+	}
 	return root
 }
 
@@ -172,16 +190,33 @@ func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
+// one takes the argument that the command's usage names.
+func one(c *cobra.Command, a []string) error {
+	if len(a) == 1 {
+		return nil
+	}
+	_, use, _ := strings.Cut(c.Use, " ")
+	return fmt.Errorf("%s takes one %s, and there are %d arguments", c.CommandPath(), use, len(a))
+}
+
+func none(c *cobra.Command, a []string) error {
+	if len(a) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s takes no argument, and there is %q", c.CommandPath(), a[0])
+}
+
 // known refuses a word that is no command, and names the ones that are near.
 func known(c *cobra.Command, a []string) error {
 	if len(a) == 0 {
 		return nil
 	}
-	msg := fmt.Sprintf("unknown command %q", a[0])
-	if near := c.SuggestionsFor(a[0]); len(near) > 0 {
-		msg += ": did you mean " + strings.Join(near, " or ") + "?"
-	} else {
-		msg += ": `kick --help` lists the commands"
+	var names []string
+	for _, sub := range c.Commands() {
+		names = append(names, sub.Name())
 	}
-	return errors.New(msg)
+	if near := spelling.Nearest(a[0], names); near != "" {
+		return fmt.Errorf("unknown command %q: did you mean %s?", a[0], near)
+	}
+	return fmt.Errorf("unknown command %q: `%s --help` lists the commands", a[0], c.CommandPath())
 }

@@ -38,13 +38,10 @@ func newPolicy(g *globals) *cobra.Command {
 func (o *policyOptions) flags(c *cobra.Command) {
 	c.Flags().StringVar(&o.repo, "repo", "", "`repository` as the policy's scopes may name it: owner/name, a URL or a path")
 	c.Flags().StringVar(&o.agent, "agent", "", "agent's `name`")
-	c.Flags().StringVarP(&o.output, "output", "o", "text", "text or json")
+	addOutput(c, &o.output, "json")
 }
 
 func (o *policyOptions) load() (*policy.Policy, error) {
-	if o.output != "text" && o.output != "json" {
-		return nil, usagef("--output %s: want text or json", o.output)
-	}
 	p, err := request.AgentPolicy(o.path, o.agent)
 	if err != nil {
 		return nil, usageError{err}
@@ -56,7 +53,7 @@ func newPolicyCheckFile() *cobra.Command {
 	return &cobra.Command{
 		Use:   "check-file FILE",
 		Short: "Check a policy file: every mistake with its line and what to do",
-		Args:  args(cobra.ExactArgs(1)),
+		Args:  args(one),
 		RunE: func(_ *cobra.Command, a []string) error {
 			p, err := policy.Load(a[0])
 			if err != nil {
@@ -91,7 +88,7 @@ added, changed and deleted.`,
   kick policy explain go.mod --policy policy.yaml --repo acme/api --agent fixer
   kick policy explain tool.sh --new-mode 100755
   kick policy explain current --new-mode 120000 --target ../other/dir`,
-		Args: args(cobra.ExactArgs(1)),
+		Args: args(one),
 		RunE: func(_ *cobra.Command, a []string) error { return explainRun(o, a[0]) },
 	}
 	of.flags(c)
@@ -175,7 +172,7 @@ func newPolicyShow(o *policyOptions) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "show",
 		Short: "Show the whole policy as it holds for a repository and an agent",
-		Args:  args(cobra.NoArgs),
+		Args:  args(none),
 		RunE:  func(*cobra.Command, []string) error { return policyShowRun(o) },
 	}
 	o.flags(c)
@@ -204,7 +201,7 @@ func newPolicySchema() *cobra.Command {
 	return &cobra.Command{
 		Use:   "schema",
 		Short: "Print the JSON Schema of the policy file",
-		Args:  args(cobra.NoArgs),
+		Args:  args(none),
 		RunE: func(*cobra.Command, []string) error {
 			_, err := os.Stdout.Write(policy.Schema)
 			return err

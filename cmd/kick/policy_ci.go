@@ -48,15 +48,12 @@ repository could not be read; 2 usage.`,
 	f := c.Flags()
 	f.StringVar(&o.Base, "base", "", "`branch` whose workflows are read (default: the checkout's branch, else the remote's HEAD)")
 	f.StringVar(&o.agent, "agent", "", "agent's `name`, which is part of the branch's")
-	f.StringVarP(&o.output, "output", "o", "text", "text or json")
+	addOutput(c, &o.output, "json")
 	addGitHubFlags(c, &o.Options)
 	return c
 }
 
 func policyCIRun(ctx context.Context, g *globals, o *policyCIOptions) error {
-	if o.output != "text" && o.output != "json" {
-		return usagef("--output %s: want text or json", o.output)
-	}
 	o.Agent, o.PolicyPath = o.agent, o.path
 	req, err := request.Repository(ctx, o.Options)
 	if err != nil {

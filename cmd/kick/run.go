@@ -89,7 +89,7 @@ A repository on GitHub is reached with a GitHub App (--github-app-id and
 	f.StringArrayVar(&o.ProgramDirs, "program-dir", nil, "further host `directory` of programs, seen read-only by the agent")
 	f.StringArrayVar(&o.AcceptWeaker, "accept-weaker", nil, "isolation `property` that may be missing on this host, or hole that git may have, by name")
 	addGitHubFlags(c, &o.Options)
-	f.StringVarP(&o.output, "output", "o", "text", "text or json")
+	addOutput(c, &o.output, "json")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "no steps and no agent output on stderr, only why it went wrong")
 	return c
 }
@@ -103,9 +103,6 @@ func addGitHubFlags(c *cobra.Command, o *request.Options) {
 }
 
 func runRun(ctx context.Context, g *globals, o *runOptions) error {
-	if o.output != "text" && o.output != "json" {
-		return usagef("--output %s: want text or json", o.output)
-	}
 	// A reader of the steps who goes away does not end the kick half-way: a
 	// write then fails, instead of killing this process. Ignoring the signal
 	// would be inherited by every git.

@@ -19,12 +19,12 @@ func newShow(g *globals) *cobra.Command {
 		Use:   "show ID",
 		Short: "Show how a kick ended and what is kept of it",
 		Long:  "Show how a kick ended, what was found, and what is kept of it. ID may be a\nprefix, or \"last\".",
-		Args:  args(cobra.ExactArgs(1)),
+		Args:  args(one),
 		RunE: func(c *cobra.Command, a []string) error {
 			return showRun(g, a[0], output)
 		},
 	}
-	c.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	addOutput(c, &output, "json")
 	return c
 }
 

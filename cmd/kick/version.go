@@ -11,7 +11,7 @@ func newVersion() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Args:  args(cobra.NoArgs),
+		Args:  args(none),
 		Run: func(*cobra.Command, []string) {
 			fmt.Printf("kick %s %s/%s %s\n", version, runtime.GOOS, runtime.GOARCH, runtime.Version())
 		},

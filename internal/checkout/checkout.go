@@ -84,6 +84,9 @@ func GitDir(ctx context.Context, dir string) (string, error) {
 
 // notFound says why git found no repository in dir.
 func notFound(dir string, err error) error {
+	if errors.Is(err, gitcmd.ErrMissing) {
+		return err
+	}
 	if !strings.Contains(err.Error(), "dubious ownership") {
 		return ErrNone
 	}

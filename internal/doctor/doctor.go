@@ -10,6 +10,7 @@ import (
 	"os"
 	"syscall"
 
+	"github.com/kickhq/kick/internal/gitcmd"
 	"github.com/kickhq/kick/internal/gitversion"
 	"github.com/kickhq/kick/manager"
 	"github.com/kickhq/kick/sandbox"
@@ -57,6 +58,9 @@ func ExitCode(checks []Check) int {
 // accepts it.
 func git(ctx context.Context) []Check {
 	g, err := gitversion.Find(ctx)
+	if errors.Is(err, gitcmd.ErrMissing) {
+		return []Check{{Name: "git", Found: err.Error()}}
+	}
 	if err != nil {
 		return []Check{{Name: "git", Found: err.Error(), Remedy: "Install git " + gitversion.Recommended + " or newer."}}
 	}

@@ -64,15 +64,22 @@ func (e *Error) Error() string {
 	if msg == "" {
 		msg = e.Err.Error()
 	}
-	return fmt.Sprintf("git %s: %s", e.Args[0], msg)
+	args := e.Args
+	for len(args) > 2 && args[0] == "-c" {
+		args = args[2:]
+	}
+	return fmt.Sprintf("git %s: %s", args[0], msg)
 }
 
 func (e *Error) Unwrap() error { return e.Err }
 
+// ErrMissing is a host without git.
+var ErrMissing = errors.New("git is not installed or not in PATH: install git 2.39 or newer, with its security updates")
+
 var gitPath = sync.OnceValues(func() (string, error) {
 	p, err := exec.LookPath("git")
 	if err != nil {
-		return "", errors.New("git is not installed or not in PATH: install git 2.39 or newer")
+		return "", ErrMissing
 	}
 	return filepath.Abs(p)
 })

@@ -184,6 +184,9 @@ func (r *repository) revisions(ctx context.Context, w *pushbroker.Work, s Source
 		if baseName == "" {
 			baseName = "origin/HEAD"
 			if _, err := r.commit(ctx, baseName); err != nil {
+				if _, err := r.commit(ctx, tipName); err != nil {
+					return err
+				}
 				return inputf("what does %q build on? pass --base BRANCH, or write BRANCH..%s", s.Work, s.Work)
 			}
 		}
@@ -193,6 +196,9 @@ func (r *repository) revisions(ctx context.Context, w *pushbroker.Work, s Source
 	}
 	if tipName == "" {
 		tipName = "HEAD"
+	}
+	if strings.ContainsRune(s.Work, filepath.Separator) && strings.HasPrefix(s.Work, ".") {
+		return inputf("there is no bundle at %q: mend the path", s.Work)
 	}
 	base, err := r.commit(ctx, baseName)
 	if err != nil {

@@ -19,6 +19,8 @@ import (
 	"github.com/kickhq/kick/internal/checkout"
 	"github.com/kickhq/kick/internal/config"
 	"github.com/kickhq/kick/internal/credential"
+	"github.com/kickhq/kick/internal/gitversion"
+	"github.com/kickhq/kick/internal/spelling"
 	"github.com/kickhq/kick/manager"
 	"github.com/kickhq/kick/policy"
 	"github.com/kickhq/kick/sandbox"
@@ -277,6 +279,24 @@ func apply(req *manager.Request, o *Options, r config.Resolved) error {
 	return err
 }
 
+// weaker refuses names of no weakness: who misspells one believes that it is
+// accepted.
+func weaker(accepted []string) error {
+	known := slices.Clone(sandbox.EmbeddedProperties)
+	for _, h := range gitversion.Holes {
+		known = append(known, h.Name())
+	}
+	for _, name := range accepted {
+		if !slices.Contains(known, name) {
+			if near := spelling.Nearest(name, known); near != "" {
+				return fmt.Errorf("--accept-weaker %s: there is no such property: did you mean %s?", name, near)
+			}
+			return fmt.Errorf("--accept-weaker %s: there is no such property: write one of %s", name, strings.Join(known, ", "))
+		}
+	}
+	return nil
+}
+
 // settings checks and takes over the plain flags.
 func settings(req *manager.Request, o Options) error {
 	req.Runtime = o.Runtime
@@ -297,6 +317,9 @@ func settings(req *manager.Request, o Options) error {
 		return fmt.Errorf("--timeout %s: want a positive duration, e.g. 45m", o.Timeout)
 	}
 	req.Limits.Wall = o.Timeout
+	if err := weaker(o.AcceptWeaker); err != nil {
+		return err
+	}
 	var err error
 	size := func(flag, v string, dst *int64) {
 		if v == "" {
