@@ -1,8 +1,10 @@
 package policy
 
 import (
-	"fmt"
+	"maps"
 	"net/netip"
+	"reflect"
+	"slices"
 )
 
 // Egress says what a sandbox may reach through the gateway. What it does not
@@ -17,6 +19,8 @@ type Egress struct {
 	Models []Model  `json:"models,omitempty"`
 	// Scopes add to the above for some repositories or agents.
 	Scopes []EgressScope `json:"scopes,omitempty"`
+
+	gitLines map[string]int // of Git, in the file
 }
 
 // EgressScope is what some repositories or agents may reach beyond the rest.
@@ -24,6 +28,46 @@ type EgressScope struct {
 	Repos  []string `json:"repos,omitempty"`
 	Agents []string `json:"agents,omitempty"`
 	Egress
+}
+
+// For returns what one repository and one agent may reach; see Policy.For.
+func (e Egress) For(repo, agent string) Egress {
+	scopes := e.Scopes
+	e.Scopes = nil
+	for _, s := range scopes {
+		if appliesRepo(s.Repos, repo) && applies(s.Agents, agent) {
+			e = e.with(s.Egress.without(e))
+		}
+	}
+	return e
+}
+
+// with adds what o allows.
+func (e Egress) with(o Egress) Egress {
+	e.Presets = slices.Concat(e.Presets, o.Presets)
+	e.Hosts = slices.Concat(e.Hosts, o.Hosts)
+	e.Git = slices.Concat(e.Git, o.Git)
+	e.Models = slices.Concat(e.Models, o.Models)
+	lines := maps.Clone(e.gitLines)
+	if lines == nil {
+		lines = map[string]int{}
+	}
+	maps.Copy(lines, o.gitLines)
+	e.gitLines = lines
+	return e
+}
+
+// without leaves out what o has word for word: two scopes that apply together
+// may say the same.
+func (e Egress) without(o Egress) Egress {
+	e.Hosts = slices.DeleteFunc(slices.Clone(e.Hosts), func(h Host) bool {
+		return slices.ContainsFunc(o.Hosts, func(o Host) bool {
+			o.Reason, o.line = h.Reason, h.line
+			return reflect.DeepEqual(h, o)
+		})
+	})
+	e.Git = slices.DeleteFunc(slices.Clone(e.Git), func(g string) bool { return slices.Contains(o.Git, g) })
+	return e
 }
 
 // Host is a destination. Of a TLS connection that passes through, the gateway
@@ -34,13 +78,14 @@ type Host struct {
 	Scheme    string         `json:"scheme,omitempty"`    // https (default) or http
 	Ports     []int          `json:"ports,omitempty"`     // default 443 for https, 80 for http
 	Terminate bool           `json:"terminate,omitempty"` // the gateway reads the requests in the TLS connection
-	Methods   []string       `json:"methods,omitempty"`   // default GET and HEAD
+	Methods   []string       `json:"methods,omitempty"`   // default GET; GET brings HEAD with it
 	Paths     []string       `json:"paths,omitempty"`     // patterns: "*" stands for one segment, "**" for one or more; default all
 	Addresses []netip.Prefix `json:"addresses,omitempty"` // the host resolves to these alone, which may be private; default public ones
 	Shared    bool           `json:"shared,omitempty"`    // accepts that a front which others share may lead elsewhere
 	Reason    string         `json:"reason,omitempty"`
 
-	line int
+	name string // as Answer.Rule has it
+	line int    // 0: of a preset
 }
 
 // The schemes of a Request.
@@ -48,7 +93,7 @@ const (
 	SchemeHTTPS = "https"
 	SchemeHTTP  = "http"
 	SchemeGit   = "git"   // a fetch by smart HTTP: Host is the forge, Path is /owner/name
-	SchemeModel = "model" // a call of a model: Host is the provider, Path is / and the model's name
+	SchemeModel = "model" // a call of a model: Host is the route, Path is / and the model's name
 )
 
 // Request is what a sandbox asks for. All of it is hostile.
@@ -70,17 +115,4 @@ type Answer struct {
 	Terminate bool
 	// Addresses are those that the host may resolve to; empty: public ones.
 	Addresses []netip.Prefix
-}
-
-// Reach is a compiled Egress.
-type Reach struct{}
-
-// Compile makes the form in which decisions are made, for one kick: scopes are
-// to be applied before, with Policy.For.
-func (e Egress) Compile() (*Reach, error) { return &Reach{}, nil }
-
-// Decide decides about one request. It does not resolve names: whoever
-// connects asks AllowsAddress about the address, and connects to that one.
-func (r *Reach) Decide(q Request) Answer {
-	return Answer{Rule: "default-deny", Detail: fmt.Sprintf("%s %s is not permitted: no egress rule allows it", q.Method, q.Host)}
 }

@@ -206,7 +206,7 @@ func (l Limits) or(d Limits) Limits {
 }
 
 // Digest names the policy: the SHA-256, in hex, of its canonical JSON and of
-// the built-in table of rules with their patterns. The order of keys,
+// the built-in tables of rules, with their patterns, and of presets. The order of keys,
 // comments and values that equal the default do not change it.
 func (p *Policy) Digest() string {
 	type row struct {
@@ -222,7 +222,8 @@ func (p *Policy) Digest() string {
 		Policy  *Policy
 		Rules   []row
 		Classes [][]Glob
-	}{p, table, [][]Glob{ciPaths, governancePaths, gitPaths, openPaths, buildPaths, agentPaths, testPaths}}
+		Presets map[string]Egress
+	}{p, table, [][]Glob{ciPaths, governancePaths, gitPaths, openPaths, buildPaths, agentPaths, testPaths}, presets}
 	b, err := json.Marshal(form)
 	if err != nil {
 		panic(fmt.Sprintf("policy has no canonical form: %v", err)) // only plain types above

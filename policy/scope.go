@@ -19,6 +19,7 @@ func (p *Policy) For(repo, agent string) *Policy {
 	q := *p
 	q.Publish = p.Publish.For(repo, agent)
 	q.CI = p.CI.For(repo, agent)
+	q.Egress = p.Egress.For(repo, agent)
 	c := &q.Changes
 	c.Rules, c.from = maps.Clone(p.Changes.Rules), maps.Clone(p.Changes.from)
 	if c.Rules == nil {
