@@ -33,6 +33,6 @@ is named at the end.`,
 			return demo.Run(c.Context(), o)
 		},
 	}
-	c.Flags().BoolVar(&serve, "serve", false, "keep the stand-in running at the end, to look at the pull request")
+	c.Flags().BoolVar(&serve, "serve", false, "keep the stand-in running at the end, to look at the pull request and to try kicks of your own")
 	return c
 }

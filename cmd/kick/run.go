@@ -119,6 +119,10 @@ func runRun(ctx context.Context, g *globals, o *runOptions) error {
 			Isolation: sandbox.Isolation{Properties: []sandbox.Property{}}}
 		out.ExitCode = out.Outcome.ExitCode()
 	}
+	if err != nil && out.ID != "" && out.ExitCode == 0 {
+		// How it ended stays true, but its record is missing.
+		out.ExitCode = manager.Internal.ExitCode()
+	}
 	var werr error
 	switch {
 	case o.output == "json":
@@ -134,8 +138,11 @@ func runRun(ctx context.Context, g *globals, o *runOptions) error {
 	case errors.Is(err, errCancelled):
 		fmt.Fprintln(os.Stderr, "kick:", err)
 		return exit{manager.Cancelled.ExitCode()}
-	case err != nil:
+	case err != nil && out.ID == "":
 		return err
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "kick:", err)
+		return exit{out.ExitCode}
 	case out.ExitCode != 0:
 		return exit{out.ExitCode}
 	case werr != nil:

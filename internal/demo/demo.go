@@ -31,7 +31,7 @@ type Options struct {
 	// since the work that was refused is kept there.
 	State string
 	// Serve keeps the stand-in running at the end until the context ends, so
-	// that the pull request's page can be looked at.
+	// that the pull request's page can be looked at and more kicks can be tried.
 	Serve bool
 }
 
@@ -97,6 +97,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	p := o.Printer
 	p.Linef("A stand-in for GitHub runs at %s with a copy of this repository.", hub.URL())
 	var results []string
+	var first string // the id of the kick that is published
 	for i, s := range scenes {
 		p.Linef("\n%s", p.Paint(ui.Bold, fmt.Sprintf("%d. %s", i+1, s.title)))
 		out, err := kickRun(ctx, o, dir, hub, key, s)
@@ -105,6 +106,9 @@ func Run(ctx context.Context, o Options) (err error) {
 		}
 		if out.Outcome != s.want {
 			return fmt.Errorf("the kick ended as %s and should have ended as %s", out.Outcome, s.want)
+		}
+		if out.Outcome == manager.Published {
+			first = out.ID
 		}
 		results = append(results, ui.ResultLine(out))
 	}
@@ -127,6 +131,10 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	if o.Serve {
 		p.Linef("\nLook at %s; Ctrl-C ends the stand-in.", page)
+		p.Linef("In another terminal, kicks of your own reach it with:")
+		p.Linef("  export KICK_GITHUB_APP_ID=%d KICK_GITHUB_APP_KEY_FILE=%s KICK_GITHUB_API_URL=%s", githubtest.AppID, key, hub.API())
+		p.Linef("  %s run --state-dir %s --repo %s/acme/kick -- COMMAND   # also with --signed or --squash", o.Kick, o.State, hub.URL())
+		p.Linef("  %s run --state-dir %s --update %s -- COMMAND", o.Kick, o.State, first)
 		<-ctx.Done()
 	}
 	return nil

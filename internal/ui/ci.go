@@ -13,7 +13,7 @@ import (
 // CI prints what a repository's CI would do with a kick's branch.
 func (p *Printer) CI(r manager.CIReport) {
 	p.Linef("%s  branch %s at %.12s", p.Paint(Bold, escape.String(r.Repo)), escape.String(r.Base), r.Commit)
-	p.para(0, "What would run for a branch such as "+escape.String(r.Branch)+" and its pull request, before anyone looks:")
+	p.para(0, "What would run for a branch such as "+escape.String(r.Branch)+" and its pull request, before anyone looks.")
 	if !r.GitHub {
 		p.para(0, "This remote is not GitHub, and no workflow runs on it: all that follows holds where the branch is mirrored to GitHub. A kick here is not refused for it.")
 	}

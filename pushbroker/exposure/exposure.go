@@ -55,7 +55,7 @@ type Tree interface {
 type Report struct {
 	Branch      string     `json:"branch"`
 	Base        string     `json:"base"`
-	PullRequest bool       `json:"pull_request"`
+	PullRequest bool       `json:"pullRequest"`
 	Workflows   []Workflow `json:"workflows"` // by path
 	Services    []Service  `json:"services"`  // beside GitHub Actions
 }
