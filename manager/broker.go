@@ -194,6 +194,9 @@ func (r *run) admit(ctx context.Context) error {
 	for _, name := range slices.Sorted(maps.Keys(r.req.Env)) {
 		places = append(places, place{"the agent's variable " + name, name + "=" + r.req.Env[name], false})
 	}
+	for _, name := range slices.Sorted(maps.Keys(r.req.Home)) {
+		places = append(places, place{"the agent's home file " + name, r.req.Home[name], false})
+	}
 	for _, p := range places {
 		found, err := scanner.Text(ctx, []byte(p.text))
 		if err != nil {

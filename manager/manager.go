@@ -64,7 +64,8 @@ type Request struct {
 
 	Prompt  string
 	Command []string
-	Env     map[string]string // added to the base environment; see baseEnv
+	Env     map[string]string // added to the base environment; see environment
+	Home    map[string]string // files of the agent's home; see sandbox.LaunchSpec
 
 	Network      sandbox.NetworkMode
 	Limits       sandbox.Limits

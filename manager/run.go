@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kickhq/kick/egress"
+	"github.com/kickhq/kick/internal/agents"
 	"github.com/kickhq/kick/internal/escape"
 	"github.com/kickhq/kick/internal/gitversion"
 	"github.com/kickhq/kick/policy"
@@ -228,7 +229,7 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 
 	spec := sandbox.LaunchSpec{
 		ID: r.k.ID, Agent: r.req.Agent, Image: r.req.Image,
-		Command: r.req.Command, Env: r.environment(),
+		Command: r.req.Command, Env: r.environment(), Home: r.req.Home,
 		Workspace: sandbox.Workspace{
 			Dir: r.work, BaseOID: r.base.OID, Objects: r.base.Objects(), Sink: r.sink,
 		},
@@ -252,7 +253,7 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 			counts := gateway.Summary()
 			r.out.Egress = &counts
 		}()
-		spec.Egress = sandbox.Egress{Socket: r.k.Path("egress/gateway.sock"), Port: gatewayPort}
+		spec.Egress = sandbox.Egress{Socket: r.k.Path("egress/gateway.sock"), Port: agents.GatewayPort}
 	}
 	started := false
 	spec.OnEvent = func(e sandbox.Event) {
@@ -288,14 +289,10 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 	return res, runErr
 }
 
-// gatewayPort is the loopback port in the sandbox that leads to the gateway.
-// It is the port that proxies commonly use, so that people recognise it.
-const gatewayPort = 3128
-
 // environment is all that the agent's command gets.
 func (r *run) environment() map[string]string {
 	env := map[string]string{
-		"PATH":             sandboxPath(r.req.ProgramDirs),
+		"PATH":             SandboxPath(r.req.ProgramDirs),
 		"HOME":             sandbox.HomeDir,
 		"USER":             "agent",
 		"LOGNAME":          "agent",
@@ -307,13 +304,16 @@ func (r *run) environment() map[string]string {
 		"KICK_AGENT":       r.req.Agent,
 		"KICK_PROMPT_FILE": sandbox.DefaultMountPath + "/.hive/kick-prompt.txt",
 	}
+	if r.req.Network != sandbox.NetworkNone {
+		maps.Copy(env, agents.ProxyEnvironment())
+	}
 	maps.Copy(env, r.req.Env)
 	return env
 }
 
-// sandboxPath keeps the caller's PATH as far as its directories exist in a
+// SandboxPath is the PATH of an agent. It keeps the caller's PATH as far as its directories exist in a
 // sandbox, so that tools are found in the order that people are used to.
-func sandboxPath(programDirs []string) string {
+func SandboxPath(programDirs []string) string {
 	roots := append([]string{"/usr", "/bin", "/sbin"}, programDirs...)
 	var dirs, added []string
 	for _, d := range programDirs { // programs lie there or, as in /opt/tool, in bin below it

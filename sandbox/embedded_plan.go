@@ -115,6 +115,9 @@ func (p *plan) checkSpec() error {
 			return specError("environment", fmt.Errorf("the variable %q is impossible", k), "Names must not be empty or hold =, and neither they nor values may hold NUL or be anything but UTF-8")
 		}
 	}
+	if err := checkHome(s.Home); err != nil {
+		return err
+	}
 	w := &s.Workspace
 	if w.BaseOID != "" && !oidForm.MatchString(w.BaseOID) {
 		return specError("base", fmt.Errorf("%q is no full lower-case commit id", w.BaseOID), "Resolve it first")
@@ -126,6 +129,26 @@ func (p *plan) checkSpec() error {
 		w.MountPath = DefaultMountPath
 	}
 	return p.checkPaths()
+}
+
+// Limits of LaunchSpec.Home.
+const (
+	maxHomeFiles = 64
+	maxHomeBytes = 1 << 20
+)
+
+func checkHome(files map[string]string) error {
+	size := 0
+	for name, content := range files {
+		size += len(content)
+		if !filepath.IsLocal(name) || path.Clean(name) != name || name == "." || strings.ContainsRune(name, 0) || !utf8.ValidString(name+content) {
+			return specError("home file", fmt.Errorf("%q", name), "Use a clean path relative to the home directory and text in UTF-8")
+		}
+	}
+	if len(files) > maxHomeFiles || size > maxHomeBytes {
+		return specError("home files", fmt.Errorf("%d files with %d bytes", len(files), size), "Use at most 64 files of 1 MiB together")
+	}
+	return nil
 }
 
 func (p *plan) checkPaths() error {
@@ -311,6 +334,10 @@ func (p *plan) lockdown() error {
 	if p.mode == frame.RunMode {
 		p.config.Command = p.spec.Command
 		p.config.Env = environ(p.spec.Env)
+		p.config.Files = map[string]string{}
+		for name, content := range p.spec.Home {
+			p.config.Files[path.Join(HomeDir, name)] = content
+		}
 		p.config.WallMS = (p.limits.Wall + wallGrace).Milliseconds()
 		if p.root.egressDir != "" {
 			p.config.EgressSocket, p.config.EgressPort = EgressSocketPath, p.spec.Egress.Port

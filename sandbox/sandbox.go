@@ -63,6 +63,10 @@ type LaunchSpec struct {
 	// Env is the whole environment of the command: nothing is inherited and
 	// nothing is added.
 	Env map[string]string
+	// Home are files that lie in HomeDir when the command starts, with their
+	// content: at most 64, by clean paths relative to HomeDir, 1 MiB together.
+	// The command may change them.
+	Home map[string]string
 	// Workspace is the working directory and the way of the work back.
 	Workspace Workspace
 	// Network is NetworkRestricted when empty.
@@ -120,7 +124,8 @@ const (
 	// EgressSocketPath is where the egress gateway's socket is seen. Its
 	// directory is mounted read-only.
 	EgressSocketPath = "/run/kick/egress/gateway.sock"
-	// HomeDir is the agent's home: a private, empty, writable directory.
+	// HomeDir is the agent's home: a private, writable directory, empty but for
+	// LaunchSpec.Home.
 	HomeDir = "/home/agent"
 )
 

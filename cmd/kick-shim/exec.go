@@ -21,6 +21,9 @@ import (
 // run checks the base out, runs the command and reports how it ended. When it
 // returns, no other process is left in the sandbox.
 func run(cfg frame.Config, w *frame.Writer, orders <-chan order) error {
+	if err := writeFiles(cfg.Files); err != nil {
+		return fmt.Errorf("write the files of the home directory: %w", err)
+	}
 	if cfg.BaseOID != "" {
 		if err := checkoutUnder(cfg, orders); err != nil {
 			return fmt.Errorf("check out %s: %w", cfg.BaseOID, err)
@@ -47,6 +50,19 @@ func run(cfg frame.Config, w *frame.Writer, orders <-chan order) error {
 	}
 	status := c.supervise(cfg, w, orders)
 	return w.WriteJSON(frame.Exit, status)
+}
+
+// writeFiles makes the files and the directories that they need.
+func writeFiles(files map[string]string) error {
+	for name, content := range files {
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(name, []byte(content), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // checkoutUnder is checkout, with the host's word to stop heard meanwhile.

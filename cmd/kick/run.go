@@ -53,6 +53,7 @@ not on the remote is always kept, and the output says where.
 A repository on GitHub is reached with a GitHub App (--github-app-id and
 --github-app-key) or with a token of yours in KICK_GITHUB_TOKEN.`,
 		Example: `  kick run -p "add a changelog" -- sh -c './agent < .hive/kick-prompt.txt'
+  kick run --agent-kind codex --policy policy.yaml -p "fix the flaky test"
   kick run --agent scanner                      # as kick.yaml says
   kick run --repo https://github.com/acme/api --base main -- ./agent
   kick run --repo /srv/git/api.git --publish branch -o json -- ./agent`,
@@ -69,6 +70,8 @@ A repository on GitHub is reached with a GitHub App (--github-app-id and
 	f.StringVar(&o.Repo, "repo", "", "git `URL` or path to work on (default: the checkout's origin)")
 	f.StringVar(&o.Base, "base", "", "`branch` to start from (default: the checkout's branch, else the remote's HEAD)")
 	f.StringVar(&o.Agent, "agent", "", "agent's `name`; runs by kick.yaml if that has it")
+	f.StringVar(&o.Kind, "agent-kind", "", "run a coding agent of a known `kind` (see kick agents) instead of a command")
+	f.StringVar(&o.Model, "model", "", "`name` of the model that --agent-kind uses")
 	f.StringVar(&o.ConfigPath, "config", "", "kick.yaml `file` (default: found from here upward)")
 	f.StringVar(&o.PolicyPath, "policy", "", "policy `file` (default: built in)")
 	f.StringVar(&o.Runtime, "runtime", "", "what isolates the agent: embedded (default)")

@@ -2,13 +2,13 @@ package config
 
 import (
 	"fmt"
-	"maps"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/kickhq/kick/internal/agents"
 	"github.com/kickhq/kick/internal/credential"
 	"github.com/kickhq/kick/internal/lazyregexp"
 	"github.com/kickhq/kick/internal/spelling"
@@ -56,6 +56,7 @@ type (
 		name    string
 		source  string
 		kind    *Value[string]
+		model   *Value[string]
 		command *Value[[]string]
 		repo    *Value[string]
 		base    *Value[string]
@@ -153,8 +154,10 @@ var limitFields = []field[limitsBlock]{
 }
 
 var agentFields = []field[agentBlock]{
-	{"kind", "A coding agent whose command is known; it reads .hive/kick-prompt.txt. Default, when there is no command: claude.",
-		object{"enum": kindNames()}, func(d *decoder, p place, b *agentBlock) { set(d, p, &b.kind, readKind) }},
+	{"kind", "A coding agent whose command is known, see kick agents; it needs a model route in the policy. Default, when there is no command: claude.",
+		object{"enum": agents.Names()}, func(d *decoder, p place, b *agentBlock) { set(d, p, &b.kind, readKind) }},
+	{"model", "The model that an agent with a kind uses. Default: the only one that the policy's route names, else the agent's own choice.",
+		object{"type": "string", "pattern": agents.ModelPattern}, func(d *decoder, p place, b *agentBlock) { set(d, p, &b.model, readModel) }},
 	{"command", "The agent's command line: a list of words, or one string for sh -c. The task is in .hive/kick-prompt.txt.",
 		object{"anyOf": []object{
 			{"type": "string", "minLength": 1},
@@ -190,6 +193,9 @@ func decodeAgents(d *decoder, p place, c *Config) {
 		decodeMapping(d, e.place, &a, agentFields)
 		if a.kind != nil && a.command != nil {
 			d.problem(e.at, "has a command and a kind", "keep one of the two: a kind stands for a command")
+		}
+		if a.model != nil && a.command != nil {
+			d.problem(e.at, "has a command and a model", "keep one of the two: the command chooses its model by itself")
 		}
 		c.agents = append(c.agents, a)
 	}
@@ -277,7 +283,16 @@ func readNetworkMode(d *decoder, p place) (sandbox.NetworkMode, bool) {
 var publishValues = []string{PublishPR, PublishBranch, PublishNone}
 
 func readPublish(d *decoder, p place) (string, bool) { return nonEmpty(d, p, publishValues) }
-func readKind(d *decoder, p place) (string, bool)    { return nonEmpty(d, p, kindNames()) }
+func readKind(d *decoder, p place) (string, bool)    { return nonEmpty(d, p, agents.Names()) }
+
+func readModel(d *decoder, p place) (string, bool) {
+	v, ok := d.text(p, "the name of a model")
+	if ok && agents.CheckModel(v) != nil {
+		d.problem(p, shown(v)+" is no name of a model", "write it as its provider does")
+		return "", false
+	}
+	return v, ok
+}
 
 func nonEmpty(d *decoder, p place, allowed []string) (string, bool) {
 	v, ok := oneOf(d, p, allowed, nil)
@@ -412,8 +427,6 @@ func readShellCommand(d *decoder, p place) ([]string, bool) {
 func enumSchema(values []string) object {
 	return object{"enum": append(slices.Clone(values), "")}
 }
-
-func kindNames() []string { return slices.Sorted(maps.Keys(kinds)) }
 
 // sourceOf is the form of Value.Source for a place in a file.
 func sourceOf(file string, p place) string {

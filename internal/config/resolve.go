@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kickhq/kick/internal/agents"
 	"github.com/kickhq/kick/internal/credential"
 	"github.com/kickhq/kick/internal/spelling"
 	"github.com/kickhq/kick/sandbox"
@@ -37,8 +38,9 @@ type Resolved struct {
 	Base         Value[string] // empty: the repository's default branch
 	Policy       Value[string] // path of the policy file; empty: built in
 	Publish      Value[string] // empty: pr where the forge has pull requests, else branch
-	// Variables are the explicit environment: the agent's env over that of its
-	// kind. Env adds what comes from the host.
+	Model        Value[string] // that the kind is to use; empty: see agents.Kind.Model
+	// Variables are the explicit environment. Env adds what comes from the host,
+	// and a kind has variables of its own below these.
 	Variables map[string]Value[string]
 }
 
@@ -65,6 +67,7 @@ func (c *Config) Agent(name string) (Resolved, error) {
 		Processes:    first(own.limits.processes, all.limits.processes, def.Processes),
 		Disk:         first(own.limits.disk, all.limits.disk, def.Disk),
 		Output:       first(own.limits.output, all.limits.output, def.Output),
+		Model:        first(a.model, nil, ""),
 		Repo:         first(a.repo, nil, ""),
 		Base:         first(a.base, nil, ""),
 		Policy:       first(own.policy, all.policy, ""),
@@ -128,12 +131,9 @@ func (r *Resolved) resolveCommand(a agentBlock) {
 		r.Kind = Value[string]{Source: "not used: the agent has a command"}
 		return
 	}
-	r.Kind = first(a.kind, nil, defaultKind)
-	k, source := kinds[r.Kind.Value], "kind "+r.Kind.Value
-	r.Command = Value[[]string]{Value: k.command(), Source: source}
-	for name, v := range k.env {
-		r.Variables[name] = Value[string]{Value: v, Source: source}
-	}
+	r.Kind = first(a.kind, nil, agents.DefaultKind)
+	k, _ := agents.Find(r.Kind.Value)
+	r.Command = Value[[]string]{Value: k.Command(), Source: "kind " + k.Name}
 }
 
 // Runnable says why the agent must not run, and nil when both gates are open.

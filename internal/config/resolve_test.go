@@ -175,7 +175,6 @@ func TestEnv(t *testing.T) {
 		{"nothing is inherited", "command: x", map[string]string{}, ""},
 		{"allowlisted", "command: x, sandbox: {env_allowlist: [LANG, UNSET]}", map[string]string{"LANG": "C.UTF-8"}, ""},
 		{"explicit over allowlisted", "command: x, env: {MODE: own}, sandbox: {env_allowlist: [MODE]}", map[string]string{"MODE": "own"}, ""},
-		{"explicit over the kind's", "kind: copilot, env: {COPILOT_OFFLINE: 'false'}", map[string]string{"COPILOT_OFFLINE": "false", "COPILOT_AUTO_UPDATE": "false"}, ""},
 		{"a dummy key", "command: x, env: {OPENAI_API_KEY: kick-dummy-key}", map[string]string{"OPENAI_API_KEY": "kick-dummy-key"}, ""},
 		{"a token as the value", "command: x, sandbox: {env_allowlist: [LANG, LEAK]}", nil, "the value of LEAK, allowed by kick.yaml:1 agents.a.sandbox.env_allowlist, looks like a GitHub token; remove it"},
 		{"a password in a proxy's URL", "command: x, sandbox: {env_allowlist: [PROXY]}", nil, "the value of PROXY"},
@@ -221,16 +220,6 @@ func TestWarnings(t *testing.T) {
 				t.Errorf("warnings are %q, want %q", got, tt.want)
 			}
 		})
-	}
-}
-
-func TestKindsReadThePrompt(t *testing.T) {
-	t.Parallel()
-	for name, k := range kinds {
-		if !strings.HasPrefix(k.script, "exec "+name) || !strings.Contains(k.script, ".hive/kick-prompt.txt") {
-			t.Errorf("kind %s runs %q", name, k.script)
-		}
-		agent(t, "agents: {a: {kind: "+name+"}}", "a")
 	}
 }
 

@@ -66,15 +66,17 @@ const (
 
 // Config is what the shim is told. It holds no secret but what Env holds.
 type Config struct {
-	Mode         Mode     `json:"mode"`
-	Command      []string `json:"command,omitempty"`
-	Env          []string `json:"env,omitempty"` // "K=V", the command's whole environment
-	WorkDir      string   `json:"workDir"`
-	BaseOID      string   `json:"baseOID,omitempty"` // checked out before the command, and where bundles start
-	EgressSocket string   `json:"egressSocket,omitempty"`
-	EgressPort   int      `json:"egressPort,omitempty"` // loopback port that is forwarded to EgressSocket
-	WallMS       int64    `json:"wallMS,omitempty"`     // from the command's start; 0: none
-	ArtifactMax  int64    `json:"artifactMax,omitempty"`
+	Mode    Mode     `json:"mode"`
+	Command []string `json:"command,omitempty"`
+	Env     []string `json:"env,omitempty"` // "K=V", the command's whole environment
+	// Files are written before the command starts, by their absolute paths.
+	Files        map[string]string `json:"files,omitempty"`
+	WorkDir      string            `json:"workDir"`
+	BaseOID      string            `json:"baseOID,omitempty"` // checked out before the command, and where bundles start
+	EgressSocket string            `json:"egressSocket,omitempty"`
+	EgressPort   int               `json:"egressPort,omitempty"` // loopback port that is forwarded to EgressSocket
+	WallMS       int64             `json:"wallMS,omitempty"`     // from the command's start; 0: none
+	ArtifactMax  int64             `json:"artifactMax,omitempty"`
 	// Witness is a file that only Landlock keeps from being opened; the shim
 	// tries to. Empty: the runtime does not use Landlock.
 	Witness string `json:"witness,omitempty"`

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kickhq/kick/internal/agents"
 	"github.com/kickhq/kick/internal/checkout"
 	"github.com/kickhq/kick/internal/config"
 	"github.com/kickhq/kick/internal/credential"
@@ -30,6 +31,7 @@ import (
 // Options are the command line's.
 type Options struct {
 	Repo, Base, Agent       string
+	Kind, Model             string // of the agent, as in package agents
 	ConfigPath, PolicyPath  string
 	Runtime                 string
 	Prompt                  string
@@ -93,6 +95,9 @@ func Build(ctx context.Context, o Options) (manager.Request, error) {
 			return req, err
 		}
 	}
+	if err := kindOf(&req, &o); err != nil {
+		return req, err
+	}
 	if req.Agent == "" {
 		req.Agent = defaultAgent
 	}
@@ -100,7 +105,7 @@ func Build(ctx context.Context, o Options) (manager.Request, error) {
 		return req, fmt.Errorf("--agent %q: an agent's name becomes part of a branch name; use up to 63 lower-case letters, digits, - and _", req.Agent)
 	}
 	if len(req.Command) == 0 {
-		return req, errors.New("no command for the agent: give one after --, as in `kick run -- ./agent`, or name an agent of kick.yaml with --agent")
+		return req, errors.New("no command for the agent: give one after --, as in `kick run -- ./agent`, name a known agent with --agent-kind (`kick agents` lists them), or one of kick.yaml with --agent")
 	}
 	if len(o.Prompt) > maxPrompt {
 		return req, errors.New("--prompt is larger than 1 MiB: shorten it, or put the material into the repository")
@@ -114,6 +119,9 @@ func Build(ctx context.Context, o Options) (manager.Request, error) {
 	req.Notes = append(req.Notes, req.Policy.Warnings(time.Now())...)
 	req.Identity = manager.DefaultIdentity(req.Agent)
 	if err := places(ctx, &req, o); err != nil {
+		return req, err
+	}
+	if err := equip(&req, o); err != nil {
 		return req, err
 	}
 	req.Held = Held(os.Environ())
@@ -254,14 +262,18 @@ func configured(o Options) (*config.Resolved, error) {
 
 // apply takes over what kick.yaml says, below what the command line says.
 func apply(req *manager.Request, o *Options, r config.Resolved) error {
-	if len(req.Command) == 0 {
+	if len(req.Command) == 0 && o.Kind == "" {
 		req.Command = r.Command.Value
+		if _, known := agents.Find(r.Kind.Value); known {
+			o.Kind = r.Kind.Value
+		}
 	}
 	fill := func(dst *string, v string) {
 		if *dst == "" {
 			*dst = v
 		}
 	}
+	fill(&o.Model, r.Model.Value)
 	fill(&o.Repo, r.Repo.Value)
 	fill(&o.Base, r.Base.Value)
 	fill(&o.Publish, r.Publish.Value)

@@ -48,6 +48,18 @@ func (s *suite) environment(t *testing.T) {
 	}
 }
 
+// The home directory holds the files of the specification and nothing else, and
+// they are the command's own.
+func (s *suite) home(t *testing.T) {
+	spec := s.script(t, `cd `+sandbox.HomeDir+`; find . -type f; cat .config/a/b; cat c; echo more >>c; tail -n 1 c`)
+	spec.Home = map[string]string{".config/a/b": "Größe\n", "c": ""}
+	got := strings.Split(strings.TrimSpace(s.succeed(t, spec).stdout), "\n")
+	slices.Sort(got[:min(2, len(got))])
+	if want := []string{"./.config/a/b", "./c", "Größe", "more"}; !slices.Equal(got, want) {
+		t.Errorf("in the home directory %q, want %q", got, want)
+	}
+}
+
 // The command has three descriptors, whatever the caller left open.
 func (s *suite) descriptors(t *testing.T) {
 	var p [2]int
@@ -262,6 +274,9 @@ func (s *suite) badSpec(t *testing.T) {
 		"NUL in a variable":          func(l *sandbox.LaunchSpec) { l.Env = map[string]string{"A": "b\x00c"} },
 		"command that is not UTF-8":  func(l *sandbox.LaunchSpec) { l.Command = append(l.Command, "\xff") },
 		"variable that is not UTF-8": func(l *sandbox.LaunchSpec) { l.Env = map[string]string{"A": "\xff"} },
+		"home file that climbs":      func(l *sandbox.LaunchSpec) { l.Home = map[string]string{"../x": "y"} },
+		"absolute home file":         func(l *sandbox.LaunchSpec) { l.Home = map[string]string{"/etc/x": "y"} },
+		"home files too large":       func(l *sandbox.LaunchSpec) { l.Home = map[string]string{"x": strings.Repeat("y", 1<<20+1)} },
 		"nothing to do":              func(l *sandbox.LaunchSpec) { l.Command = nil },
 	}
 	if s.h.Image == "" {

@@ -61,6 +61,7 @@ var subtests = []struct {
 	test func(*suite, *testing.T)
 }{
 	{"Environment", (*suite).environment},
+	{"Home", (*suite).home},
 	{"Descriptors", (*suite).descriptors},
 	{"Stdin", (*suite).stdin},
 	{"Arguments", (*suite).arguments},
