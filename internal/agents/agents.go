@@ -6,7 +6,6 @@ package agents
 
 import (
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -87,47 +86,31 @@ func Find(name string) (Kind, bool) {
 	return kinds[i], true
 }
 
-// providers are those that speak an API, by their names in a policy. Any other
-// provider speaks OpenAIChat.
-var providers = map[string][]API{
-	"openai":    {OpenAIResponses, OpenAIChat},
-	"anthropic": {AnthropicMessages},
-	"gemini":    {Gemini},
+// speakers are the providers of a policy that speak an API, the usual one first.
+var speakers = map[API][]policy.Provider{
+	OpenAIResponses:   {policy.OpenAI, policy.OpenAICompatible},
+	OpenAIChat:        {policy.OpenAI, policy.OpenAICompatible},
+	AnthropicMessages: {policy.Anthropic},
+	Gemini:            {policy.Gemini},
 }
 
-func speaks(m policy.Model, api API) bool {
-	apis, known := providers[m.Provider]
-	if !known {
-		return api == OpenAIChat
-	}
-	return slices.Contains(apis, api)
-}
-
-// Route returns the first model provider of the policy that speaks the agent's
+// Route returns the first model route of the policy that speaks the agent's
 // wire format. The error says what to write into the policy.
 func (k Kind) Route(models []policy.Model) (policy.Model, error) {
-	i := slices.IndexFunc(models, func(m policy.Model) bool { return speaks(m, k.API) })
-	if i >= 0 {
-		return models[i], nil
-	}
-	var able []string
-	for _, p := range slices.Sorted(maps.Keys(providers)) {
-		if slices.Contains(providers[p], k.API) {
-			able = append(able, p)
+	for _, m := range models {
+		if slices.Contains(speakers[k.API], m.Provider) {
+			return m.Filled(), nil
 		}
 	}
-	provider := able[0]
-	return policy.Model{}, fmt.Errorf(`agent kind %s calls a model by %s, and the policy has no route for that: add it to the policy file (--policy)
+	m := policy.Model{Provider: speakers[k.API][0]}.Filled()
+	return m, fmt.Errorf(`agent kind %s calls a model by %s, and the policy has no route for that: add one to the policy file (--policy), as in
 
 version: 1
 egress:
   models:
     - provider: %s
-      key_env: %s   # a variable of kick's own, never of the sandbox`, k.Name, k.API, provider, keyEnv[provider])
+      key_env: %s  # a variable of kick's own environment; the sandbox never has it`, k.Name, k.API, m.Provider, m.KeyEnv)
 }
-
-// keyEnv are the variables in which people commonly have the keys.
-var keyEnv = map[string]string{"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "gemini": "GEMINI_API_KEY"}
 
 // ModelPattern is what a model's name looks like.
 const ModelPattern = `^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}$`
@@ -142,21 +125,26 @@ func CheckModel(name string) error {
 	return nil
 }
 
-// Model chooses the model: the one asked for, else the only one that the route
-// allows, else the agent's own choice, which is empty.
+// Model chooses the model: the one asked for, else the one that the route
+// forces or that it allows alone, else the agent's own choice, which is empty.
 func (k Kind) Model(asked string, route policy.Model) (string, error) {
 	switch {
+	case asked != "" && !route.AllowsModel(asked):
+		return "", fmt.Errorf("model %q is not allowed by `names` of the policy's %s route, which has %s: choose one of them, or add it there", asked, route.Route, strings.Join(route.Names, ", "))
 	case asked != "":
 		return asked, CheckModel(asked)
+	case route.Force != "":
+		return route.Force, CheckModel(route.Force)
 	case len(route.Names) == 1 && !strings.Contains(route.Names[0], "*"):
-		return route.Names[0], nil
+		return route.Names[0], CheckModel(route.Names[0])
 	case k.NeedsModel:
-		return "", fmt.Errorf("agent kind %s does not choose a model by itself: name one with --model, or one alone below `names` of the policy's %s route", k.Name, route.Provider)
+		return "", fmt.Errorf("agent kind %s does not choose a model by itself: name one with --model, or one alone below `names` of the policy's %s route", k.Name, route.Route)
 	}
 	return "", nil
 }
 
-// Environment is what the agent's command needs beside the usual variables.
+// Environment is what the agent's command needs beside the usual variables. The
+// route is one that Route returned.
 func (k Kind) Environment(route policy.Model, model string) map[string]string {
 	url := modelURL(route)
 	env := map[string]string{"KICK_MODEL_URL": url}
@@ -173,7 +161,7 @@ func (k Kind) Environment(route policy.Model, model string) map[string]string {
 	return env
 }
 
-func modelURL(route policy.Model) string { return gatewayURL + "/model/" + route.Provider }
+func modelURL(route policy.Model) string { return gatewayURL + "/model/" + route.Route }
 
 // ProxyEnvironment leads every program that knows proxies to the gateway.
 // Loopback, the gateway itself too, is reached without one.

@@ -58,7 +58,7 @@ func equip(req *manager.Request, o Options) error {
 	if err := installed(k, req.ProgramDirs); err != nil {
 		return err
 	}
-	route, err := k.Route(req.Policy.Egress.Models)
+	route, err := k.Route(req.Policy.For(req.Source.Repo, req.Agent).Egress.Models)
 	if err != nil {
 		return err
 	}
