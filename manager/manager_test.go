@@ -209,6 +209,8 @@ func TestEnvironment(t *testing.T) {
 		"PATH": "/usr/local/go/bin:/usr/bin:/opt/tools/bin:/usr/local/bin:/bin:/opt/tools", "HOME": "/home/agent", "USER": "agent", "LOGNAME": "agent",
 		"SHELL": "/bin/sh", "LANG": "de_DE.UTF-8", "TMPDIR": "/tmp", "TERM": "dumb", "EXTRA": "1",
 		"KICK_ID": "k0000000000000", "KICK_AGENT": "a", "KICK_PROMPT_FILE": "/workspace/.hive/kick-prompt.txt",
+		"HTTP_PROXY": "http://127.0.0.1:3128", "http_proxy": "http://127.0.0.1:3128", "NO_PROXY": "127.0.0.1,localhost,::1",
+		"HTTPS_PROXY": "http://127.0.0.1:3128", "https_proxy": "http://127.0.0.1:3128", "no_proxy": "127.0.0.1,localhost,::1",
 	}
 	for k, v := range want {
 		if got[k] != v {
@@ -218,6 +220,12 @@ func TestEnvironment(t *testing.T) {
 	for k := range got {
 		if _, ok := want[k]; !ok {
 			t.Errorf("%s=%q is more than the documentation says", k, got[k])
+		}
+	}
+	r.req.Network = sandbox.NetworkNone
+	for k := range r.environment() {
+		if strings.HasSuffix(strings.ToLower(k), "_proxy") {
+			t.Errorf("%s is set without a way to a proxy", k)
 		}
 	}
 }
