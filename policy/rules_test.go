@@ -192,7 +192,7 @@ func TestGlob(t *testing.T) {
 		pattern, path string
 		want          bool
 	}{
-		{"Makefile", "makefile", true}, {"Makefile", "a/b/makefile", true}, {"Makefile", "makefile/x", false},
+		{"Makefile", "makefile", true}, {"Makefile", "a/b/makefile", true}, {"Makefile", "makefile/x", true}, {"secrets", "a/secrets/b/c", true}, {"/db/schema", "db/schema/x.sql", true}, {"/db/schema", "a/db/schema", false}, {"secrets", "secrets.md", false},
 		{"/LICENSE", "license", true}, {"/LICENSE", "a/license", false},
 		{"docs/**", "docs/a/b", true}, {"docs/**", "docs", true}, {"docs/**", "docsx/a", false}, {"docs/**", "a/docs/b", false},
 		{"**/.vscode/**", ".vscode/x", true}, {"**/.vscode/**", "a/b/.vscode/c/d", true}, {"**/.vscode/**", "a/vscode/x", false},
@@ -208,7 +208,7 @@ func TestGlob(t *testing.T) {
 			t.Errorf("%q matches %q: %v, want %v", tc.pattern, tc.path, got, tc.want)
 		}
 	}
-	for _, bad := range []string{"", "/", "a//b", "a/", `a\b`, "a/../b", "./a", "[a", "a**b", "**/a/**/b/**/c/**/d/**/e"} {
+	for _, bad := range []string{"", "/", "a//b", "a/", `a\b`, "a/../b", "./a", "[a", "a**b", "**/a/**/b/**/c/**/d/**/e", "!docs/**", "src/{a,b}/**", "[[:alpha:]]", " ", "a/\u200b"} {
 		if _, err := ParseGlob(bad); err == nil {
 			t.Errorf("pattern %q is taken", bad)
 		}

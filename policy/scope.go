@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/kickhq/kick/internal/escape"
+	"github.com/kickhq/kick/internal/lazyregexp"
 )
 
 // For returns the policy as it is for one repository ("owner/name", or the
@@ -78,6 +79,9 @@ func appliesRepo(list []string, repo string) bool {
 		if host, name, ok := remote(pattern); ok {
 			pattern = host + "/" + name
 		}
+		if pattern = localPath(pattern); !strings.HasPrefix(pattern, "/") {
+			pattern = strings.TrimSuffix(pattern, ".git")
+		}
 		return slices.ContainsFunc(names, func(name string) bool {
 			ok, _ := path.Match(foldRepo(pattern), foldRepo(name))
 			return ok
@@ -90,7 +94,15 @@ func repoNames(repo string) []string {
 	if host, name, ok := remote(repo); ok {
 		return []string{name, host + "/" + name}
 	}
-	return []string{repo}
+	return []string{localPath(repo)}
+}
+
+// localPath is the path of a file URL; anything else stays as it is.
+func localPath(repo string) string {
+	if u, err := url.Parse(repo); err == nil && u.Scheme == "file" && u.Host == "" {
+		return u.Path
+	}
+	return repo
 }
 
 // remote splits a URL, or git's short form for ssh, into host and path.
@@ -124,13 +136,37 @@ func foldRepo(name string) string {
 	return strings.ToLower(name)
 }
 
-// checkRepo and checkAgent refuse what names nothing.
+// checkRepo and checkAgent refuse what names nothing: a scope with it would be
+// believed to hold.
 func checkRepo(s string) error {
-	return checkPattern(s, "name a repository as owner/name, owner/*, host/owner/name, a URL or an absolute path")
+	const remedy = "name a repository as owner/name, owner/*, host/owner/name, a URL or an absolute path"
+	if err := checkPattern(s, remedy); err != nil {
+		return err
+	}
+	switch {
+	case strings.HasPrefix(s, ".") || strings.HasPrefix(s, "~"):
+		return fmt.Errorf("%q is no absolute path, and matches nothing: %s", s, remedy)
+	case strings.HasSuffix(s, "/") || strings.Contains(s, "**"):
+		return fmt.Errorf("%q matches nothing: %s", s, remedy)
+	}
+	if _, _, ok := remote(s); !ok && !strings.Contains(s, "/") {
+		return fmt.Errorf("%q has no owner, and matches nothing, since * stops at a slash: %s", s, remedy)
+	}
+	return nil
 }
 
+// agentPattern has the characters of an agent's name, and those of path.Match.
+var agentPattern = lazyregexp.New(`^[a-z0-9_*?\[\]^-]+$`)
+
 func checkAgent(s string) error {
-	return checkPattern(s, "name an agent as kick.yaml or --agent has it, with * for any characters")
+	const remedy = "name an agent as kick.yaml or --agent has it, with * for any characters"
+	if err := checkPattern(s, remedy); err != nil {
+		return err
+	}
+	if !agentPattern.MatchString(s) {
+		return fmt.Errorf("%q matches nothing, since agents have names of lower-case letters, digits, - and _: %s", s, remedy)
+	}
+	return nil
 }
 
 func checkPattern(s, remedy string) error {
@@ -139,8 +175,6 @@ func checkPattern(s, remedy string) error {
 		return fmt.Errorf("%q has a bracket without an end: %s", s, remedy)
 	case strings.ContainsFunc(s, func(r rune) bool { return r == ' ' || escape.Control(r) || escape.Invisible(r) }):
 		return fmt.Errorf("%q has a space or a character that does not show: %s", s, remedy)
-	case strings.HasSuffix(s, "/") || strings.Contains(s, "**"):
-		return fmt.Errorf("%q matches nothing: %s", s, remedy)
 	}
 	return nil
 }

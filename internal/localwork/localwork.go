@@ -44,9 +44,14 @@ func Prepare(ctx context.Context, s Source, dir string) (pushbroker.Work, error)
 		return pushbroker.Work{}, err
 	}
 	w := pushbroker.Work{Repo: r.name}
-	if st, serr := os.Stat(s.Work); serr == nil && st.Mode().IsRegular() {
+	switch st, serr := os.Stat(s.Work); {
+	case serr == nil && st.Mode().IsRegular():
 		err = r.bundle(ctx, &w, s)
-	} else {
+	case isPath(s.Work) && serr == nil:
+		err = inputf("%q is no regular file: name a bundle, or write base..tip", s.Work)
+	case isPath(s.Work):
+		err = inputf("there is no bundle at %q: mend the path, or write base..tip", s.Work)
+	default:
 		err = r.revisions(ctx, &w, s, dir)
 	}
 	if err != nil {
@@ -55,6 +60,12 @@ func Prepare(ctx context.Context, s Source, dir string) (pushbroker.Work, error)
 	// A mirror as the broker knows it: one ref, which is the base.
 	w.Mirror = filepath.Join(dir, "base.git")
 	return w, r.borrow(w.Mirror, "refs/heads/base", w.BaseOID)
+}
+
+// isPath reports whether work can only be a path: no name of a commit begins
+// with a slash, and "../x" is no range.
+func isPath(work string) bool {
+	return strings.HasPrefix(work, "/") || strings.HasPrefix(work, "./") || strings.HasPrefix(work, "../") || strings.HasSuffix(work, ".bundle") && !strings.Contains(work, "..")
 }
 
 // repository is the caller's.
