@@ -42,6 +42,7 @@ type limits struct {
 	headerBytes int           // request line and header; net/http allows 4 KiB more
 	connections int           // at once; further ones wait
 	decisions   int           // in one kick; all further requests are refused unwritten
+	git         gitLimits
 }
 
 // The longest header that real agents send is below 4 KiB, and they hold some
@@ -54,6 +55,7 @@ var defaultLimits = limits{
 	headerBytes: 32 << 10,
 	connections: 64,
 	decisions:   20_000,
+	git:         defaultGitLimits,
 }
 
 // Gateway is the way out of one kick's sandbox.
@@ -88,6 +90,10 @@ type Config struct {
 	// Audit gets each Record as one line in one Write, which must not block for
 	// long. It stays the caller's to close, after Close.
 	Audit io.Writer
+	// GitCredential returns the user and password to fetch a repository with,
+	// such as "acme/lib" of "github.com"; an empty password stands for none. It
+	// is asked at each request of a fetch that the policy allows. Nil: none.
+	GitCredential func(ctx context.Context, host, repo string) (user, password string, err error)
 	// Roots are the certificate authorities that an upstream is verified
 	// against. Nil: the system's.
 	Roots *x509.CertPool

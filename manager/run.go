@@ -245,6 +245,8 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 		}
 		defer func() { r.note("close the egress audit", audit.Close()) }()
 		cfg := egress.Config{Kick: r.k.ID, Agent: r.req.Agent, Repo: r.req.Source.Repo, Policy: r.req.Policy.For(r.req.Source.Repo, r.req.Agent).Egress, Audit: audit}
+		own := newReadCredential(r.req)
+		cfg.GitCredential = own.get
 		if gateway, err = egress.Listen(ctx, r.k.Path("egress"), cfg); err != nil {
 			return sandbox.Result{}, &sandbox.Error{Kind: sandbox.ErrRuntime, Op: "open the egress gateway", Err: err}
 		}
@@ -252,7 +254,9 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 			r.note("egress", gateway.Close())
 			counts := gateway.Summary()
 			r.out.Egress = &counts
+			r.note("revoke the token for fetches", own.revoke(context.WithoutCancel(ctx)))
 		}()
+		gateway.SetGitEnvironment(spec.Env, agents.GatewayPort)
 		spec.Egress = sandbox.Egress{Socket: r.k.Path("egress/gateway.sock"), Port: agents.GatewayPort}
 	}
 	started := false
