@@ -99,7 +99,7 @@ const (
 // Request is what a sandbox asks for. All of it is hostile.
 type Request struct {
 	Scheme string
-	Method string // CONNECT asks for a TLS connection and leaves Path empty; not used for git and models
+	Method string // CONNECT asks for a TLS connection and leaves Path empty; PUSH for git is refused; else not used for git and models
 	Host   string // without port
 	Port   int    // not used for git and models
 	Path   string // percent-encoded, without the query

@@ -334,6 +334,9 @@ func (r *Reach) decideGit(q Request) Answer {
 	if unclearHost(host) != "" || !gitRepo.MatchString(repo) || strings.ContainsRune(repo, '*') {
 		return deny("git-form", "%s is denied: a repository is named as host/owner/name.", quoted(q.Host+q.Path))
 	}
+	if q.Method == "PUSH" {
+		return deny("push", "A push to %s is denied, as every push from a sandbox: what is committed in the workspace is pushed by kick, after inspection.", repo)
+	}
 	for _, g := range r.git {
 		if matchesRepo(g.pattern, repo) {
 			return Answer{Allow: true, Rule: g.name, Detail: fmt.Sprintf("%s allows fetches of %s.", g.where(), repo)}
