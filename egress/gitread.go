@@ -126,19 +126,19 @@ func checkGit(r *http.Request, c gitCall) (rule, detail string) {
 		return "git-request", fmt.Sprintf("%s of %s with the query %q is no request of a fetch.", r.Method, c.service, cut(query))
 	case first && r.ContentLength != 0:
 		return "git-request", "The first request of a fetch has no body."
-	case !first && !only(r.Header, "Content-Type", "application/x-git-upload-pack-request"):
+	case !first && !isOneOf(r.Header, "Content-Type", "application/x-git-upload-pack-request"):
 		return "git-request", "The body is not of the type application/x-git-upload-pack-request."
-	case !only(r.Header, "Content-Encoding", "", "gzip"):
+	case !isOneOf(r.Header, "Content-Encoding", "", "gzip"):
 		return "git-request", "The body is encoded otherwise than with gzip, which is all that git uses."
-	case !only(r.Header, "Git-Protocol", "", "version=0", "version=1", "version=2"):
+	case !isOneOf(r.Header, "Git-Protocol", "", "version=0", "version=1", "version=2"):
 		return "git-request", "Git-Protocol is none of version=0, version=1 and version=2: leave GIT_PROTOCOL unset."
 	}
 	return "", ""
 }
 
-// only tells whether a header is there at most once, with one of the values;
+// isOneOf tells whether a header is there at most once, with one of the values;
 // the empty one stands for its absence.
-func only(h http.Header, name string, values ...string) bool {
+func isOneOf(h http.Header, name string, values ...string) bool {
 	return len(h.Values(name)) <= 1 && slices.Contains(values, h.Get(name))
 }
 
@@ -152,7 +152,7 @@ func (g *Gateway) fetch(w http.ResponseWriter, r *http.Request, c gitCall, a pol
 	defer stop(nil)
 	idle := time.AfterFunc(lim.idle, func() { stop(fmt.Errorf("nothing moved for %s", lim.idle)) })
 	defer idle.Stop()
-	ask := &meter{r: r.Body, max: lim.ask, read: func() { idle.Reset(lim.idle) },
+	ask := &gitBody{r: r.Body, max: lim.ask, read: func() { idle.Reset(lim.idle) },
 		over: fmt.Errorf("the request is larger than the %d bytes that a fetch may send: fetch fewer refs at once", lim.ask)}
 	defer func() { end.Sent = ask.n.Load() }()
 
@@ -185,9 +185,9 @@ func (g *Gateway) fetch(w http.ResponseWriter, r *http.Request, c gitCall, a pol
 	}
 	w.Header().Set("Content-Type", res.Header.Get("Content-Type"))
 	w.Header().Set("Cache-Control", "no-cache")
-	answer := &meter{r: res.Body, max: lim.answer, read: func() { idle.Reset(lim.idle) },
+	answer := &gitBody{r: res.Body, max: lim.answer, read: func() { idle.Reset(lim.idle) },
 		over: fmt.Errorf("the answer is larger than the %d bytes that a fetch may get: fetch less at once, as with --depth 1", lim.answer)}
-	err = stream(w, answer, lim.idle)
+	err = passGit(w, answer, lim.idle)
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		err = cause
 	}
@@ -295,9 +295,9 @@ func gitType(c gitCall) string {
 // status. An answer of 401 would have git ask for a password.
 func checkGitAnswer(res *http.Response, c gitCall) (int, error) {
 	switch code := res.StatusCode; {
-	case code == http.StatusOK && only(res.Header, "Content-Type", gitType(c)) && only(res.Header, "Content-Encoding", ""):
+	case code == http.StatusOK && isOneOf(res.Header, "Content-Type", gitType(c)) && isOneOf(res.Header, "Content-Encoding", ""):
 		return 0, nil
-	case code == http.StatusOK && !only(res.Header, "Content-Encoding", ""):
+	case code == http.StatusOK && !isOneOf(res.Header, "Content-Encoding", ""):
 		return http.StatusBadGateway, fmt.Errorf("%s answered in the encoding %q, which was not asked for", c, cut(res.Header.Get("Content-Encoding")))
 	case code == http.StatusOK:
 		return http.StatusBadGateway, fmt.Errorf("%s answered with the type %q, which is not that of the smart protocol", c, cut(res.Header.Get("Content-Type")))
@@ -316,8 +316,8 @@ func checkGitAnswer(res *http.Response, c gitCall) (int, error) {
 	return http.StatusBadGateway, fmt.Errorf("%s answered %s", c, cut(res.Status))
 }
 
-// meter counts what is read, and fails with over on more than max bytes.
-type meter struct {
+// gitBody counts what is read, and fails with over on more than max bytes.
+type gitBody struct {
 	r    io.Reader
 	max  int64
 	over error
@@ -325,7 +325,7 @@ type meter struct {
 	n    atomic.Int64 // the transport may read on while the answer comes
 }
 
-func (m *meter) Read(p []byte) (int, error) {
+func (m *gitBody) Read(p []byte) (int, error) {
 	left := m.max - m.n.Load()
 	if int64(len(p)) > left {
 		p = p[:left+1]
@@ -339,8 +339,8 @@ func (m *meter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// stream writes what it reads at once, each part within d.
-func stream(w http.ResponseWriter, r io.Reader, d time.Duration) error {
+// passGit writes what it reads at once, each part within d.
+func passGit(w http.ResponseWriter, r io.Reader, d time.Duration) error {
 	rc, buf := http.NewResponseController(w), make([]byte, 32<<10)
 	for {
 		n, err := r.Read(buf)
