@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/kickhq/kick/internal/escape"
@@ -169,7 +170,9 @@ func (t *table) rule(fs []policy.Finding) {
 			t.row("as", "accepted by the policy: "+escape.String(f.Exception))
 		}
 	}
-	t.row("do", escape.String(f.Remedy))
+	if slices.ContainsFunc(fs, func(f policy.Finding) bool { return f.Exception == "" }) {
+		t.row("do", escape.String(f.Remedy))
+	}
 }
 
 // placeOf says where a finding is: path, line, what part, and the commit.

@@ -16,7 +16,8 @@ func newDiff(g *globals) *cobra.Command {
 		Long: `Show the difference between the base and a kick's last commit, published or
 kept, with control characters escaped. It is read from the kept bundle in a
 fresh quarantine. ID may be a prefix, or "last".`,
-		Args: args(one),
+		Args:              args(one),
+		ValidArgsFunction: g.completeKicks,
 		RunE: func(c *cobra.Command, a []string) error {
 			state, id, err := g.find(a[0])
 			if err != nil {

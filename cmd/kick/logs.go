@@ -10,10 +10,11 @@ import (
 
 func newLogs(g *globals) *cobra.Command {
 	return &cobra.Command{
-		Use:   "logs ID",
-		Short: "Print the agent's output",
-		Long:  "Print what the agent wrote to stdout and stderr, with control characters\nescaped. ID may be a prefix, or \"last\".",
-		Args:  args(one),
+		Use:               "logs ID",
+		Short:             "Print the agent's output",
+		Long:              "Print what the agent wrote to stdout and stderr, with control characters\nescaped. ID may be a prefix, or \"last\".",
+		Args:              args(one),
+		ValidArgsFunction: g.completeKicks,
 		RunE: func(c *cobra.Command, a []string) error {
 			state, id, err := g.find(a[0])
 			if err != nil {

@@ -103,6 +103,34 @@ func (g *globals) find(name string) (*manager.State, string, error) {
 	return state, id, nil
 }
 
+// completeKicks offers the ids of kicks to the shell, the newest first.
+func (g *globals) completeKicks(_ *cobra.Command, a []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	const keep = cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
+	if len(a) > 0 {
+		return nil, keep
+	}
+	state, err := g.state()
+	if err != nil {
+		return nil, keep
+	}
+	list, err := state.List()
+	if err != nil {
+		return nil, keep
+	}
+	ids := []cobra.Completion{"last"}
+	for _, k := range list {
+		ids = append(ids, cobra.CompletionWithDesc(k.ID, fmt.Sprintf("%s by %s", k.Status, k.Agent)))
+	}
+	return ids, keep
+}
+
+// completeWords offers the values of a flag to the shell.
+func completeWords(c *cobra.Command, flag string, words ...string) {
+	if err := c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err) // there is no such flag
+	}
+}
+
 // manager opens the state and every runtime. Repositories of dead kicks are
 // reached by what the environment says.
 func (g *globals) manager() (*manager.Manager, error) {

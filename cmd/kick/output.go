@@ -36,5 +36,5 @@ func addOutput(c *cobra.Command, value *string, others ...string) {
 	*value = "text"
 	f := form{value, append([]string{"text"}, others...)}
 	c.Flags().VarP(f, "output", "o", f.list())
-	c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(f.forms, cobra.ShellCompDirectiveNoFileComp))
+	completeWords(c, "output", f.forms...)
 }

@@ -18,7 +18,8 @@ func newSalvage(g *globals) *cobra.Command {
 		Long: `Show the work that is kept of a kick, and the commands that get it back. The
 work of a kick whose process died is first taken out of its live workspace, by
 a fresh sandbox that sees it read-only. ID may be a prefix, or "last".`,
-		Args: args(one),
+		Args:              args(one),
+		ValidArgsFunction: g.completeKicks,
 		RunE: func(c *cobra.Command, a []string) error {
 			m, err := g.manager()
 			if err != nil {

@@ -16,10 +16,11 @@ import (
 func newShow(g *globals) *cobra.Command {
 	var output string
 	c := &cobra.Command{
-		Use:   "show ID",
-		Short: "Show how a kick ended and what is kept of it",
-		Long:  "Show how a kick ended, what was found, and what is kept of it. ID may be a\nprefix, or \"last\".",
-		Args:  args(one),
+		Use:               "show ID",
+		Short:             "Show how a kick ended and what is kept of it",
+		Long:              "Show how a kick ended, what was found, and what is kept of it. ID may be a\nprefix, or \"last\".",
+		Args:              args(one),
+		ValidArgsFunction: g.completeKicks,
 		RunE: func(c *cobra.Command, a []string) error {
 			return showRun(g, a[0], output)
 		},

@@ -291,13 +291,19 @@ func apply(req *manager.Request, o *Options, r config.Resolved) error {
 	return err
 }
 
+// Weaknesses are the names that Options.AcceptWeaker may hold.
+func Weaknesses() []string {
+	names := slices.Clone(sandbox.EmbeddedProperties)
+	for _, h := range gitversion.Holes {
+		names = append(names, h.Name())
+	}
+	return names
+}
+
 // weaker refuses names of no weakness: who misspells one believes that it is
 // accepted.
 func weaker(accepted []string) error {
-	known := slices.Clone(sandbox.EmbeddedProperties)
-	for _, h := range gitversion.Holes {
-		known = append(known, h.Name())
-	}
+	known := Weaknesses()
 	for _, name := range accepted {
 		if !slices.Contains(known, name) {
 			if near := spelling.Nearest(name, known); near != "" {
