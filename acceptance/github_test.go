@@ -261,7 +261,7 @@ func TestCrashOnGitHub(t *testing.T) {
 			}
 		},
 	}
-	for _, event := range []string{"proposal", "mint", "push", "revoke", "pull-request", "published"} {
+	for _, event := range []string{"proposal", "mint", "revoke", "mint#2", "push", "revoke#2", "mint#3", "pull-request", "published"} {
 		for by, finish := range finish {
 			t.Run(event+", then "+by, func(t *testing.T) {
 				t.Parallel()
@@ -305,15 +305,15 @@ func TestCrashIsAskedAbout(t *testing.T) {
 	crashing := buildCrashing(t)
 	for name, tc := range map[string]struct {
 		event  string
-		change func(h *hub, branch string)
+		change func(t *testing.T, h *hub, branch string)
 		want   manager.Code
 		pulls  int
 		note   string
 	}{
-		"branch deleted":      {"revoke", func(h *hub, branch string) { run(t, h.repo.Dir, "git", "update-ref", "-d", branch) }, manager.Interrupted, 0, ""},
-		"branch moved":        {"revoke", func(h *hub, branch string) { run(t, h.repo.Dir, "git", "update-ref", branch, "main") }, manager.Interrupted, 0, "with other work"},
-		"pull request closed": {"published", func(h *hub, _ string) { h.repo.ClosePull(1) }, manager.Published, 1, "closed meanwhile"},
-		"pull request closed, branch deleted": {"published", func(h *hub, branch string) {
+		"branch deleted":      {"revoke#2", func(t *testing.T, h *hub, branch string) { run(t, h.repo.Dir, "git", "update-ref", "-d", branch) }, manager.Interrupted, 0, ""},
+		"branch moved":        {"revoke#2", func(t *testing.T, h *hub, branch string) { run(t, h.repo.Dir, "git", "update-ref", branch, "main") }, manager.Interrupted, 0, "with other work"},
+		"pull request closed": {"published", func(_ *testing.T, h *hub, _ string) { h.repo.ClosePull(1) }, manager.Published, 1, "closed meanwhile"},
+		"pull request closed, branch deleted": {"published", func(t *testing.T, h *hub, branch string) {
 			h.repo.ClosePull(1)
 			run(t, h.repo.Dir, "git", "update-ref", "-d", branch)
 		}, manager.Published, 1, "closed meanwhile"},
@@ -323,7 +323,7 @@ func TestCrashIsAskedAbout(t *testing.T) {
 			h := newHub(t, githubtest.Options{})
 			state := filepath.Join(t.TempDir(), "kick")
 			h.crashOn(t, crashing, tc.event, state)
-			tc.change(h, strings.TrimSpace(run(t, h.repo.Dir, "git", "for-each-ref", "--format=%(refname)", "refs/heads/kick/")))
+			tc.change(t, h, strings.TrimSpace(run(t, h.repo.Dir, "git", "for-each-ref", "--format=%(refname)", "refs/heads/kick/")))
 			if out, err := h.gc(state); err != nil {
 				t.Fatalf("kick gc: %v\n%s", err, out)
 			}
@@ -393,7 +393,7 @@ func TestTwoFinish(t *testing.T) {
 	for round := range 3 {
 		h := newHub(t, githubtest.Options{})
 		dir := t.TempDir()
-		h.crashOn(t, crashing, "revoke", filepath.Join(dir, "0"))
+		h.crashOn(t, crashing, "revoke#2", filepath.Join(dir, "0"))
 		run(t, dir, "cp", "-a", "0", "1")
 		var wg sync.WaitGroup
 		for i := range 2 {
