@@ -9,6 +9,8 @@ var textAttacks = []attack{
 	{name: "override in a UTF-16 file", script: `printf '\377\376i\0f\0\056\040x\0\n\0' > x.cs` + addAll, block: []string{"content-bidi"}, report: []string{"binary"}},
 	{name: "escape sequence in a file", script: `printf 'ok\033[2Kno\n' > x.txt` + addAll, block: []string{"content-control"}},
 	{name: "escape sequence in a file that is not UTF-8", script: `printf 'caf\351\033[2Kno\n' > x.txt` + addAll, block: []string{"content-control"}},
+	{name: "another override beside a known one", script: `printf 'evil \342\200\256 x\n' >> docs/rtl.md` + addAll, block: []string{"content-bidi"}},
+	{name: "another control in place of a known one", script: `printf 'a\342\201\246b\n' > docs/rtl.md` + addAll, block: []string{"content-bidi"}},
 	{name: "zero-width space in code", script: `printf 'pass\342\200\213word\n' > x.go` + addAll, review: []string{"content-zero-width"}},
 	{name: "zero-width space in agent instructions", script: `printf 'obey\342\200\213\n' > AGENTS.md` + addAll, block: []string{"content-agent"}, review: []string{"content-zero-width", "protected-agent"}},
 	{name: "sign-off behind a carriage return", script: `echo a > a; git add a; git commit -q --cleanup=verbatim -m "$(printf 'x\rSigned-off-by: M <m@example.com>')"`, block: []string{"commit-message", "commit-sign-off"}},
@@ -37,6 +39,8 @@ func TestHonestTextPasses(t *testing.T) {
 		"form feed":           `printf 'page\fpage\n' > x.c` + addAll,
 		"latin-1":             `printf 'caf\351\n' > x.txt` + addAll,
 		"known in the base":   `echo more >> docs/rtl.md` + addAll,
+		"known line changed":  `printf 'a\342\200\256b c\n' > docs/rtl.md` + addAll,
+		"known line moved":    `printf 'x\na\342\200\256b\n' > docs/rtl.md` + addAll,
 		"random bytes":        `printf '\001\377\376\220abc\033z' > x.key` + addAll,
 	} {
 		t.Run(name, func(t *testing.T) {

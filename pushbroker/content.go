@@ -17,23 +17,74 @@ import (
 func factsOf(data []byte) *policy.Blob {
 	b := &policy.Blob{Size: int64(len(data)), LFS: lfsPointer(data), Binary: isBinary(data)}
 	if text, ok := textOf(data); ok {
-		b.Bidi, b.ZeroWidth, b.Control = onLine(text, escape.Concealed), onLine(text, escape.ZeroWidth), onLine(text, actsOnTerminal)
+		b.Bidi, b.ZeroWidth, b.Control = onLine(text, kinds[0]), onLine(text, kinds[1]), onLine(text, kinds[2])
 	}
 	return b
 }
 
-// withoutKnown leaves out what the base's file at the same path has as well.
-func withoutKnown(b policy.Blob, base []byte) policy.Blob {
-	old := factsOf(base)
-	for _, f := range []struct {
-		now *string
-		was string
-	}{{&b.Bidi, old.Bidi}, {&b.ZeroWidth, old.ZeroWidth}, {&b.Control, old.Control}} {
-		if f.was != "" {
-			*f.now = ""
+// kinds are the characters that factsOf looks for, in text.
+var kinds = []func(text string) (at int, r rune){escape.Concealed, escape.ZeroWidth, actsOnTerminal}
+
+// withoutKnown leaves out what data has from the base's file at the same path:
+// lines that are there too, and for each line that is gone, one with the same
+// character in its place.
+func withoutKnown(b policy.Blob, data, base []byte) policy.Blob {
+	now, _ := textOf(data)
+	old, ok := textOf(base)
+	if !ok {
+		return b
+	}
+	nowLines, oldLines := linesOf(now), linesOf(old)
+	for i, fact := range []*string{&b.Bidi, &b.ZeroWidth, &b.Control} {
+		if *fact == "" {
+			continue
+		}
+		*fact = ""
+		gone := map[rune]int{}
+		for _, line := range linesNotIn(nowLines, oldLines) {
+			if at, r := kinds[i](line.text); at >= 0 {
+				gone[r]++
+			}
+		}
+		for _, line := range linesNotIn(oldLines, nowLines) {
+			at, r := kinds[i](line.text)
+			if at < 0 {
+				continue
+			}
+			if gone[r]--; gone[r] < 0 {
+				*fact = fmt.Sprintf("U+%04X on line %d", r, line.number)
+				break
+			}
 		}
 	}
 	return b
+}
+
+// textLine is a line of a text, from 1, with the line feed before it: what is
+// allowed at a text's start is not so at a line's.
+type textLine struct {
+	number int
+	text   string
+}
+
+func linesOf(text string) []textLine {
+	var lines []textLine
+	for part := range strings.SplitSeq(text, "\n") {
+		if len(lines) > 0 {
+			part = "\n" + part
+		}
+		lines = append(lines, textLine{len(lines) + 1, part})
+	}
+	return lines
+}
+
+// linesNotIn returns the lines of a whose text is not in b.
+func linesNotIn(b, a []textLine) []textLine {
+	known := map[string]bool{}
+	for _, l := range b {
+		known[l.text] = true
+	}
+	return slices.DeleteFunc(slices.Clone(a), func(l textLine) bool { return known[l.text] })
 }
 
 // lfsPointer returns the object id of a Git LFS pointer, or "".

@@ -263,17 +263,28 @@ func (in *inspection) entries(ctx context.Context) error {
 		} else if facts := in.blobs[c.new.oid]; facts != nil {
 			b := *facts
 			if b.Bidi != "" || b.ZeroWidth != "" || b.Control != "" {
-				old, _, err := in.base.Blob(ctx, c.path)
-				if err != nil {
+				if b, err = in.withoutKnown(ctx, b, c); err != nil {
 					return err
 				}
-				b = withoutKnown(b, old)
 			}
 			ch.Blob = &b
 		}
 		in.judge(policy.Subject{CommitID: in.commitID(c.commit), Change: &ch})
 	}
 	return nil
+}
+
+// withoutKnown leaves out of a change's facts what the base's file has as well.
+func (in *inspection) withoutKnown(ctx context.Context, b policy.Blob, c change) (policy.Blob, error) {
+	base, ok, err := in.base.Blob(ctx, c.path)
+	if err != nil || !ok {
+		return b, err
+	}
+	data, err := in.q.objects.one(c.new.oid, "blob", DefaultIngestLimits().ObjectBytes)
+	if err != nil {
+		return b, err
+	}
+	return withoutKnown(b, data, base), nil
 }
 
 // scan hands one item to every scanner.
