@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/kickhq/kick/internal/githubtest"
 	"github.com/kickhq/kick/manager"
+	"github.com/kickhq/kick/policy"
 	"github.com/kickhq/kick/pushbroker"
 )
 
@@ -179,6 +181,41 @@ func TestTextOfPullRequest(t *testing.T) {
 		`echo hi >f; git add f; git commit -qm "add f"; printf '{"lane":"x","kind":"summary","summary":"see ghp_%s"}' Z9y8X7w6V5u4T3s2R1q0P9o8N7m6L5k4J3h2 >.hive/agent-report.json`)...)
 	if o.Outcome != manager.Refused || len(h.repo.Pulls()) != 0 || h.Pushes() != 0 {
 		t.Errorf("%s: %s, %d pushes", o.Outcome, o.Error, h.Pushes())
+	}
+}
+
+// TestAllowedInTextOfPullRequest shows that a secret that the policy allows by
+// its fingerprint may be quoted in the text of a pull request, until it expires.
+func TestAllowedInTextOfPullRequest(t *testing.T) {
+	t.Parallel()
+	h := newHub(t, githubtest.Options{})
+	dir := t.TempDir()
+	run := func(allowed string) manager.Outcome {
+		args := h.args
+		if allowed != "" {
+			file := filepath.Join(dir, "policy.yaml")
+			if err := os.WriteFile(file, []byte(allowed), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			args = append([]string{"--policy", file}, args...)
+		}
+		o, _ := runKick(t, filepath.Join(dir, "s"), append(args, "--", "sh", "-c",
+			`echo hi >f; git add f; git commit -qm "Drop a key"; printf '{"lane":"x","kind":"summary","summary":"dropped AKIA%s"}' V6NQ2RSTW4XYZ7LM >.hive/agent-report.json`)...)
+		return o
+	}
+	o := run("")
+	if o.Outcome != manager.Refused || len(o.Findings) == 0 || o.Findings[0].Fingerprint == "" {
+		t.Fatalf("without a policy: %s: %s, %+v", o.Outcome, o.Error, o.Findings)
+	}
+	const allow = "version: 1\nsecrets:\n  exceptions:\n    - fingerprint: %s\n      reason: the key of a test account\n      expires: %s\n"
+	expired := run(fmt.Sprintf(allow, o.Findings[0].Fingerprint, "2020-01-01"))
+	if expired.Outcome != manager.Refused || !slices.ContainsFunc(expired.Findings, func(f policy.Finding) bool {
+		return f.Rule == "exception-expired"
+	}) {
+		t.Errorf("after the exception's end: %s: %s, %+v", expired.Outcome, expired.Error, expired.Findings)
+	}
+	if o = run(fmt.Sprintf(allow, o.Findings[0].Fingerprint, "2099-01-01")); o.Outcome != manager.Published || len(h.repo.Pulls()) != 1 {
+		t.Errorf("allowed: %s: %s, %+v", o.Outcome, o.Error, o.Findings)
 	}
 }
 

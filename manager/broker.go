@@ -114,11 +114,7 @@ func (r *run) duplicate(ctx context.Context, v *pushbroker.Verdict, work pushbro
 		return false
 	}
 	what := fmt.Sprintf("pull request #%d, %s", found.Number, found.URL)
-	pol := r.req.Policy
-	if pol == nil {
-		pol = policy.Default()
-	}
-	v.Add(pol.For(work.Repo, work.Agent).Judge(policy.Subject{Work: &policy.Work{Duplicate: what}}, time.Now())...)
+	v.Add(r.policy(work).Judge(policy.Subject{Work: &policy.Work{Duplicate: what}}, time.Now())...)
 	r.out.Findings = v.Findings
 	if v.Blocks() {
 		r.out.PullRequest = found.URL
@@ -133,6 +129,15 @@ func (r *run) judgeWork(ctx context.Context, q *pushbroker.Quarantine, work push
 		return pushbroker.Verdict{}, err
 	}
 	return pushbroker.Inspect(ctx, q, work, r.req.Policy, scanner)
+}
+
+// policy returns the one for the work's repository and agent.
+func (r *run) policy(work pushbroker.Work) *policy.Policy {
+	p := r.req.Policy
+	if p == nil {
+		p = policy.Default()
+	}
+	return p.For(work.Repo, work.Agent)
 }
 
 // inspect judges the work and, where there will be a pull request, its text.
@@ -150,15 +155,17 @@ func (r *run) inspect(ctx context.Context, q *pushbroker.Quarantine, work pushbr
 	if err != nil {
 		return v, err
 	}
+	pol := r.policy(work)
 	for _, f := range found {
-		if f.Level == policy.Report {
+		judged := pol.ApplySecret(f, time.Now()) // f, and an exception that has expired
+		if f = judged[0]; f.Level == policy.Report {
 			continue
 		}
 		// Prompt and report are quoted there, and nobody reviews a text before
 		// it is public: what asks for a review blocks here.
 		f.Level, f.Place = policy.Block, "pull request text"
 		f.Remedy = "Take it out of the prompt, or have the agent leave it out of its report and its commit messages."
-		v.Findings = append([]policy.Finding{f}, v.Findings...)
+		v.Findings = slices.Concat([]policy.Finding{f}, judged[1:], v.Findings)
 		v.Pass, v.Review = false, false
 	}
 	return v, nil
