@@ -1,6 +1,7 @@
 package scan
 
 import (
+	"bytes"
 	"strings"
 	"sync"
 
@@ -63,6 +64,7 @@ type pass struct {
 	touched []int // rules with a window
 	spaces  runs
 	lines   runs
+	option  window // text[option.from:] has its next option of curl at option.to
 }
 
 // window is where a rule's expression has yet to run; to == 0: nowhere.
@@ -79,7 +81,7 @@ func (e *engine) find(b *budget, text []byte, path string) ([]hit, error) {
 			p.windows[r] = window{}
 		}
 		p.text, p.path, p.hits, p.touched = nil, "", nil, p.touched[:0]
-		p.spaces.n, p.lines.n = 0, 0
+		p.spaces.n, p.lines.n, p.option = 0, 0, window{}
 		passes.Put(p)
 	}()
 	p.text, p.path = text, path
@@ -117,11 +119,27 @@ func (e *engine) strike(b *budget, p *pass, id, start int) error {
 	if ref.anchor >= 0 {
 		a := &r.anchors[ref.anchor]
 		rest := p.text[end:]
-		if a.tailMin > 0 && !tailFollows(rest, a) || r.assign && !assignFollows(rest, r) ||
-			r.verify == "userinfo" && !userinfoFollows(rest) {
+		value := r.maxLen
+		if r.assign {
+			if value = assignFollows(rest, r); value == 0 {
+				return nil
+			}
+		}
+		if a.tailMin > 0 && !tailFollows(rest, a) || r.verify == "userinfo" && !userinfoFollows(rest) {
 			return nil
 		}
-		if r.reach != toEnd {
+		switch {
+		case r.begins:
+			return p.runAt(b, ref.rule, start, min(end+value+margin, len(p.text)))
+		case a.lit == "curl":
+			if w.from <= start && end <= w.to {
+				return nil
+			}
+			if to = p.command(end); to == 0 {
+				return nil
+			}
+			from = max(start-margin, 0)
+		case r.reach != toEnd:
 			from, to = p.around(r, start, end)
 		}
 	}
@@ -168,15 +186,16 @@ func init() {
 	}
 }
 
-// assignFollows reports whether an operator and a value can follow a name: a
-// condition that is needed for a match, and that few texts meet.
-func assignFollows(rest []byte, r *rule) bool {
+// assignFollows returns where in rest the value ends, if an operator and a value
+// can follow a name, and else 0: a condition that is needed for a match, and
+// that few texts meet.
+func assignFollows(rest []byte, r *rule) (end int) {
 	i := 0
 	for i < len(rest) && i < 23 && nameByte[rest[i]] {
 		i++
 	}
 	if i >= len(rest) || !operatorByte[rest[i]] {
-		return false
+		return 0
 	}
 	i++
 	// What is skipped may be a part of the value where it is "=".
@@ -189,13 +208,69 @@ func assignFollows(rest []byte, r *rule) bool {
 	}
 	from := i
 	digits := 0
-	for i < len(rest) && i-from < 150 && valueByte[rest[i]] {
+	for i < len(rest) && i-from < max(r.maxLen, r.minSecret) && valueByte[rest[i]] {
 		if rest[i] <= '9' && rest[i] >= '0' {
 			digits++
 		}
 		i++
 	}
-	return i-from >= need && (digits >= minDigits || r.verify != "generic")
+	if i-from < need || digits < minDigits && r.verify == "generic" {
+		return 0
+	}
+	for r.unbounded > 0 && i < len(rest) && sixBits[rest[i]] != 0xff {
+		i++
+	}
+	return i
+}
+
+const (
+	// commandLines is how many newlines may lie between curl and its option.
+	commandLines = 11
+	// maxOption caps an option's value behind the command's last line.
+	maxOption = 4 << 10
+)
+
+// command returns where a match ends at the latest that begins with curl before
+// end, or 0 if no option follows that could hold a login.
+func (p *pass) command(end int) (to int) {
+	if end < p.option.from || end > p.option.to {
+		p.option = window{end, end + nextOption(p.text[end:])}
+	}
+	if p.option.to == len(p.text) {
+		return 0
+	}
+	follows := false
+	for range commandLines + 1 {
+		if end > len(p.text) {
+			break
+		}
+		_, to = p.lines.around(p.text, end, isNewline)
+		follows = follows || p.option.to <= to
+		end = to + 1
+	}
+	if !follows {
+		return 0
+	}
+	return min(to+maxOption, len(p.text))
+}
+
+// nextOption returns where in b the next -u, --user, -H or --header is, or len(b).
+func nextOption(b []byte) int {
+	for at := 0; ; at++ {
+		next := bytes.IndexByte(b[at:], '-')
+		if next < 0 {
+			return len(b)
+		}
+		at += next
+		if at == 0 || !isSpace(b[at-1]) {
+			continue
+		}
+		for _, option := range []string{"-u", "-H", "--user", "--header"} {
+			if bytes.HasPrefix(b[at:], []byte(option)) {
+				return at
+			}
+		}
+	}
 }
 
 // margin is what a window has beyond what a match needs, so that a match that
@@ -254,29 +329,94 @@ func (k *runs) around(text []byte, at int, stop func(byte) bool) (from, to int) 
 // twenty times as fast as an expression does.
 const verifyCost = 2 << 10
 
-// run runs a rule's expression in its window.
+// run runs a rule's expression in its window, or, if it has no literal of its
+// own, where the window holds digits enough.
 func (p *pass) run(b *budget, index int) error {
-	r, c, w := &ruleTable[index], compile(index), p.windows[index]
-	if c.path != nil && !c.path.MatchString(p.path) {
+	w := p.windows[index]
+	r := &ruleTable[index]
+	if r.minHex == 0 {
+		return p.runIn(b, index, w)
+	}
+	next := window{}
+	for i := w.from; i < w.to; i++ {
+		from := i
+		for i < w.to && fourBits[p.text[i]] != 0xff {
+			i++
+		}
+		if i-from < r.minHex {
+			continue
+		}
+		from, to := max(from-r.maxLen-margin, w.from), min(i+r.maxLen+margin, w.to)
+		if from > next.to {
+			if err := p.runIn(b, index, next); err != nil {
+				return err
+			}
+			next.from = from
+		}
+		next.to = to
+	}
+	return p.runIn(b, index, next)
+}
+
+func (p *pass) runIn(b *budget, index int, w window) error {
+	c := compile(index)
+	if w.to == 0 || c.path != nil && !c.path.MatchString(p.path) {
 		return nil
 	}
 	if err := b.match(w.to - w.from); err != nil {
 		return err
 	}
 	for _, m := range c.expr.FindAllSubmatchIndex(p.text[w.from:w.to], -1) {
-		if r.verify != "" {
-			if err := b.match(verifyCost); err != nil {
-				return err
-			}
-		}
-		if m[0] == 0 && w.from > 0 || m[1] == w.to-w.from && w.to < len(p.text) {
+		if m[0] == 0 && w.from > 0 {
 			continue
 		}
-		start, end := secretOf(r, m)
-		h := hit{rule: index, match: m[0] + w.from, start: start + w.from, end: end + w.from, level: r.level()}
-		if p.accept(r, c, &h, m[0]+w.from, m[1]+w.from) {
-			p.hits = append(p.hits, h)
+		if err := p.take(b, index, w, m, m[0]+w.from); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// runAt runs the expression of a rule whose matches begin with its anchor, at
+// start; no match goes beyond to.
+func (p *pass) runAt(b *budget, index, start, to int) error {
+	if err := b.match(to - start); err != nil {
+		return err
+	}
+	m := compile(index).expr.FindSubmatchIndex(p.text[start:to])
+	if m == nil {
+		return nil
+	}
+	match := start
+	for ruleTable[index].assign && match > 0 && start-match < maxLead && leadByte(p.text[match-1]) {
+		match--
+	}
+	return p.take(b, index, window{start, to}, m, match)
+}
+
+// maxLead is the length of lead, leadByte are its bytes.
+const maxLead = 50
+
+func leadByte(c byte) bool {
+	return c == '.' || c == '-' || c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+}
+
+// take adds a hit for the submatches m of window w, which begin at match, if
+// what they hold is a secret.
+func (p *pass) take(b *budget, index int, w window, m []int, match int) error {
+	r := &ruleTable[index]
+	if r.verify != "" {
+		if err := b.match(verifyCost); err != nil {
+			return err
+		}
+	}
+	if m[1] == w.to-w.from && w.to < len(p.text) {
+		return nil
+	}
+	start, end := secretOf(r, m)
+	h := hit{rule: index, match: match, start: start + w.from, end: end + w.from, level: r.level()}
+	if p.accept(r, compile(index), &h, match, m[1]+w.from) {
+		p.hits = append(p.hits, h)
 	}
 	return nil
 }

@@ -24,6 +24,8 @@ type rule struct {
 	anchors []anchor // every match holds one
 	gate    []string // if there are no anchors: words of which the text holds one, lower case
 	assign  bool     // the anchor is followed by an operator and a value
+	begins  bool     // a match begins with the anchor, or with letters of its name
+	minHex  int      // if there are no anchors: every match holds so many hexadecimal digits in a row
 	path    string   // expression that the item's path must match
 
 	maxLen    int // bytes of a match, each unbounded part counted as its minimum
@@ -66,12 +68,16 @@ func (r *rule) level() policy.Level {
 // compiled is what a rule needs once one of its anchors struck.
 type compiled struct {
 	once       sync.Once
-	expr, path *regexp.Regexp
+	expr, path *regexp.Regexp // expr matches from its text's first byte alone if the rule begins with its anchor
 	allow      []*regexp.Regexp
 	allowMatch []*regexp.Regexp
 }
 
 var compiledRules [len(ruleTable)]compiled
+
+// lead is how gitleaks' rules for a name and a value begin: with what stands in
+// the name before the word that tells. The engine steps over it backwards.
+const lead = `[\w.-]{0,50}?`
 
 // compile panics on an expression that does not compile; the table's test
 // compiles every one.
@@ -79,7 +85,11 @@ func compile(i int) *compiled {
 	c := &compiledRules[i]
 	c.once.Do(func() {
 		r := &ruleTable[i]
-		c.expr = regexp.MustCompile(r.expr)
+		expr := r.expr
+		if r.begins {
+			expr = `^(?:` + strings.Replace(expr, lead, "", 1) + `)`
+		}
+		c.expr = regexp.MustCompile(expr)
 		if r.path != "" {
 			c.path = regexp.MustCompile(r.path)
 		}

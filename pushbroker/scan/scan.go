@@ -42,7 +42,7 @@ const (
 	// maxFindings of one item are told; the rest would tell nothing new.
 	maxFindings = 200
 	// version counts changes of the engine that change what is found.
-	version = 2
+	version = 3
 )
 
 // Options of a Scanner.

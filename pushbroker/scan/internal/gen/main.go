@@ -13,6 +13,8 @@ import (
 	"log"
 	"os"
 	"os/exec"
+	"regexp"
+	"regexp/syntax"
 	"sort"
 	"strconv"
 	"strings"
@@ -86,10 +88,15 @@ var named = map[string]bool{
 // The condition costs recall only at the possible grade.
 var keepPath = map[string]bool{"hashicorp-tf-password": true, "kubernetes-secret-yaml": true, "pkcs12-file": true}
 
+// minHex is how many hexadecimal digits in a row a match holds of a rule that
+// has no literal of its own.
+var minHex = map[string]int{"facebook-access-token": 15, "sourcegraph-access-token": 40}
+
 // rule is one row of the table, before it is written.
 type rule struct {
 	id, what, expr, verify, path string
 	certain, own, assign, stop   bool
+	begins                       bool
 	group                        int
 	entropy                      float64
 	gate                         []string
@@ -127,7 +134,7 @@ func compile(conf gitleaksConfig) (rules []rule, stop []string, err error) {
 			superseded[id] = true
 		}
 		rules = append(rules, rule{id: o.ID, what: o.What, expr: o.Expr, verify: o.Verify, certain: o.Grade == ruleset.Certain,
-			own: true, entropy: o.Entropy, shape: s})
+			own: true, entropy: o.Entropy, shape: s, assign: o.Assign, begins: begins(o.Expr, s)})
 	}
 	for _, g := range conf.Rules {
 		if superseded[g.ID] {
@@ -178,9 +185,10 @@ const (
 	operator = `(?:=|>|:{1,3}=|\|\||:|=>|\?=|,)[\x60'"\s=]{0,5}`
 )
 
-// bounds lets a value also begin and end where bytes do that are no text.
+// bounds lets a value also begin and end where bytes do that are no text, and
+// bounds the white space around an operator.
 var bounds = strings.NewReplacer(valueEnd, ourEnd, `(?:^|[\\'"\x60\s>=:(,)])`, `(?:^|[\\'"\x60\s>=:(,)\x00-\x1f\x{FFFD}])`,
-	`(?:$|[\\'"\x60\s<),])`, `(?:$|[\\'"\x60\s<),\x00-\x1f\x{FFFD}])`)
+	`(?:$|[\\'"\x60\s<),])`, `(?:$|[\\'"\x60\s<),\x00-\x1f\x{FFFD}])`, `\s*=>\s*`, `\s{0,99}=>\s{0,99}`)
 
 func (r *rule) analyse(keywords []string) error {
 	var err error
@@ -215,11 +223,33 @@ func (r *rule) analyse(keywords []string) error {
 		for _, k := range keywords {
 			r.gate = append(r.gate, strings.ToLower(k))
 		}
-		if len(r.gate) == 0 {
-			return fmt.Errorf("no literal that every match holds, and no keyword")
+		if len(r.gate) == 0 || minHex[r.id] == 0 {
+			return fmt.Errorf("no literal that every match holds, and no keyword or no run of digits")
 		}
 	}
+	r.begins = r.assign && strings.HasPrefix(r.expr, lead) || begins(r.expr, r.shape)
 	return nil
+}
+
+// lead is how rules for a name and a value begin, see the scanner's constant.
+const lead = `(?i)[\w.-]{0,50}?(?:`
+
+// begins reports whether each match of expr begins with its one anchor.
+func begins(expr string, s shape.Shape) bool {
+	if len(s.Anchors) != 1 || s.Unbounded > 0 {
+		return false
+	}
+	lit := s.Anchors[0].Lit
+	if s.Anchors[0].Fold {
+		expr = strings.ToLower(strings.TrimPrefix(expr, "(?i)"))
+	}
+	return strings.HasPrefix(expr, regexp.QuoteMeta(lit)) && !alternates(expr)
+}
+
+// alternates reports whether expr has an alternative outside of every group.
+func alternates(expr string) bool {
+	re, err := syntax.Parse(expr, syntax.Perl)
+	return err != nil || re.Op == syntax.OpAlternate
 }
 
 // prefixed reports whether a value has a literal of its own that tells whose it
@@ -258,6 +288,7 @@ const gitleaksVersion = %q
 		flag("certain", r.certain)
 		flag("own", r.own)
 		flag("assign", r.assign)
+		flag("begins", r.begins)
 		flag("stop", r.stop)
 		number := func(name string, n int) {
 			if n != 0 {
@@ -269,6 +300,7 @@ const gitleaksVersion = %q
 		number("unbounded", r.shape.Unbounded)
 		number("reach", int(r.shape.Reach))
 		number("minSecret", r.shape.MinSecret)
+		number("minHex", minHex[r.id])
 		if r.entropy != 0 {
 			fmt.Fprintf(&b, ", entropy: %v", r.entropy)
 		}

@@ -22,6 +22,7 @@ type Rule struct {
 	Entropy float64 // Shannon entropy in bits a byte that the secret must exceed; 0: not asked
 	// Verify names a check in the scanner's verify.go that a match must pass.
 	Verify  string
+	Assign  bool // the literal that a match holds is part of a name, and an operator and the value follow
 	Matches []string
 	Misses  []string
 	// Supersedes are ids of gitleaks' rules that this rule covers wholly.
@@ -76,7 +77,7 @@ var Own = []Rule{
 		Misses:  []string{"AKIA{AN:15}", "AKIA{an:12}", "AKIAIOSFODNN7" + "EXAMPLE", "XAKIA{AN:16}"},
 	},
 	{
-		ID: "aws-secret-key", What: "an AWS secret access key", Grade: Certain, Entropy: 3.8, Verify: "mixed",
+		ID: "aws-secret-key", What: "an AWS secret access key", Grade: Certain, Entropy: 3.8, Verify: "mixed", Assign: true,
 		Expr:    `(?i)aws[_.-]{0,2}(?:session[_.-]{0,2})?secret[\w.-]{0,20}["'\s]{0,3}[=:>]{1,3}["'\s]{0,3}([a-z0-9/+]{40})(?:[^a-z0-9/+=]|$)`,
 		Matches: []string{"aws_secret_access_key = {b64:40}", `"awsSecretKey": "{b64:40}"`, "AWS_SECRET={b64:40}"},
 		Misses:  []string{"aws_secret_access_key = {hex:40}", "aws_secret = {b64:39}"},
@@ -94,7 +95,7 @@ var Own = []Rule{
 		Misses:  []string{"{hex:40} AKIA{AN:16}"},
 	},
 	{
-		ID: "aws-session-token", What: "an AWS session token", Grade: Certain, Entropy: 4,
+		ID: "aws-session-token", What: "an AWS session token", Grade: Certain, Entropy: 4, Assign: true,
 		Expr:    `(?i)aws[_.-]{0,2}session[_.-]{0,2}token["'\s]{0,3}[=:>]{1,3}["'\s]{0,3}([a-z0-9/+=]{100,})`,
 		Matches: []string{"aws_session_token={b64:300}"},
 		Misses:  []string{"aws_session_token={an:20}"},
