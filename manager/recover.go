@@ -167,10 +167,10 @@ func (s *State) forget(id string) error {
 
 // GCReport is what a collection did.
 type GCReport struct {
-	Recovered []Outcome // dead kicks that now have an outcome
-	Running   []string  // kicks that were left alone
-	Removed   []string  // what dead sandboxes had left, old kicks, mirrors
-	Problems  []string
+	Recovered []Outcome `json:"recovered,omitempty"` // dead kicks that now have an outcome
+	Running   []string  `json:"running,omitempty"`   // kicks that were left alone
+	Removed   []string  `json:"removed,omitempty"`   // what dead sandboxes had left, old kicks, mirrors
+	Problems  []string  `json:"problems,omitempty"`
 }
 
 // GC ends dead kicks, removes what dead sandboxes left behind, and removes

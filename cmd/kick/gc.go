@@ -3,13 +3,18 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/kickhq/kick/internal/escape"
+	"github.com/kickhq/kick/manager"
 )
 
 func newGC(g *globals) *cobra.Command {
 	var olderThan, mirrors time.Duration
+	var output string
 	c := &cobra.Command{
 		Use:   "gc",
 		Short: "End dead kicks, keep their work, and clean up",
@@ -34,6 +39,12 @@ KICK_GITHUB_API_URL for an Enterprise host.`,
 			if err != nil {
 				return err
 			}
+			if output == "json" {
+				if err := escape.JSON(os.Stdout, rep); err != nil {
+					return err
+				}
+				return errors.Join(problems(rep)...)
+			}
 			if len(rep.Recovered)+len(rep.Running)+len(rep.Removed)+len(rep.Problems) == 0 {
 				fmt.Println("nothing to clean up")
 			}
@@ -50,17 +61,19 @@ KICK_GITHUB_API_URL for an Enterprise host.`,
 			for _, name := range rep.Removed {
 				fmt.Printf("removed   %s\n", name)
 			}
-			if len(rep.Problems) > 0 {
-				var errs []error
-				for _, p := range rep.Problems {
-					errs = append(errs, errors.New(p))
-				}
-				return errors.Join(errs...)
-			}
-			return nil
+			return errors.Join(problems(rep)...)
 		},
 	}
+	addOutput(c, &output, "json")
 	c.Flags().DurationVar(&olderThan, "older-than", 0, "also remove kicks that ended this long ago, with their kept work")
 	c.Flags().DurationVar(&mirrors, "mirrors", 30*24*time.Hour, "remove mirrors that were not used for this long")
 	return c
+}
+
+func problems(rep manager.GCReport) []error {
+	var errs []error
+	for _, p := range rep.Problems {
+		errs = append(errs, errors.New(p))
+	}
+	return errs
 }

@@ -208,9 +208,6 @@ func (r *repository) revisions(ctx context.Context, w *pushbroker.Work, s Source
 	if tipName == "" {
 		tipName = "HEAD"
 	}
-	if strings.ContainsRune(s.Work, filepath.Separator) && strings.HasPrefix(s.Work, ".") {
-		return inputf("there is no bundle at %q: mend the path", s.Work)
-	}
 	base, err := r.commit(ctx, baseName)
 	if err != nil {
 		return err

@@ -17,6 +17,9 @@ func (p *Printer) CI(r manager.CIReport) {
 	if !r.GitHub {
 		p.para(0, "This remote is not GitHub, and no workflow runs on it: all that follows holds where the branch is mirrored to GitHub. A kick here is not refused for it.")
 	}
+	if len(r.Workflows) == 0 {
+		p.para(0, "The branch "+escape.String(r.Base)+" has no workflow.")
+	}
 	for _, f := range r.Findings {
 		p.ciFinding(r, f)
 	}
