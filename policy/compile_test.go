@@ -130,7 +130,7 @@ func questions(n int) []question {
 	hosts := []string{
 		"a.example.com", "a.b.example.com", "example.com", "aexample.com", "a.example.com.evil.test", "api.example.org", "API.example.org", "x.api.example.org",
 		"plain.example.net", "vault.corp.example.net", "registry.npmjs.org", "evil.registry.npmjs.org", "deb.debian.org", "api.github.com", "github.com",
-		"git.example.com", "evil.test", "127.0.0.1", "169.254.169.254", "2130706433", "localhost", "metadata.google.internal",
+		"git.example.net", "evil.test", "127.0.0.1", "169.254.169.254", "2130706433", "localhost", "metadata.google.internal",
 	}
 	segments := []string{
 		"v1", "V1", "a", "b", "c", "u", "search", "me@x", "acme", "other", "lib", "lib.git", "x.git", "info", "refs", "git-upload-pack", "git-receive-pack",
@@ -148,10 +148,11 @@ func questions(n int) []question {
 		}
 		switch rnd.IntN(6) {
 		case 0:
+			q.scheme, q.port, q.host = "https", 443, pick("api.example.org", "api.example.org", "registry.npmjs.org", "b.example.com")
 			q.path = pick("/v1/x", "/v1/search", "/u/me@x", "/a/b/c", "/", "/v1/x/y/z")
 		case 1:
 			repo := pick("/acme/x", "/acme/x.git", "/other/lib", "/other/lib.git", "/other/x", "/any/thing.git")
-			q.scheme, q.port = "https", 443
+			q.scheme, q.host, q.port = "https", pick("github.com", "git.example.net", "git.example.net", "evil.test"), 443
 			q.path, q.method = repo+pick("/info/refs", "/git-upload-pack", "/git-receive-pack"), pick("GET", "POST")
 		}
 		if q.path == "" {

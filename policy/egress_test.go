@@ -27,7 +27,7 @@ egress:
       methods: [GET, PUT]
     - host: vault.corp.example.net
       addresses: [10.1.0.0/16, "fd12::1"]
-  git: [git.example.com/acme/*, git.example.com/other/Lib]
+  git: [git.example.net/acme/*, git.example.net/other/Lib]
   models:
     - provider: anthropic
       names: ["claude-*", "x*y*z"]
@@ -142,14 +142,14 @@ func TestDecide(t *testing.T) {
 
 		{"git", "", "github.com", 0, "/any/thing", "+preset:github-read"},
 		{"git", "", "GitHub.com", 0, "/Any/Thing.git", "+preset:github-read"},
-		{"git", "", "git.example.com", 0, "/acme/x", "+git:git.example.com/acme/*"},
-		{"git", "", "git.example.com", 0, "/other/lib", "+git:git.example.com/other/Lib"},
-		{"git", "", "git.example.com", 0, "/other/lib2", "default-deny"},
-		{"git", "", "git.example.com", 0, "/acme/x/y", "git-form"},
-		{"git", "", "git.example.com", 0, "/acme/..", "git-form"},
-		{"git", "", "git.example.com", 0, "/acme/*", "git-form"},
-		{"git", "", "git.example.com", 0, "/acme", "git-form"},
-		{"git", "", "git.example.com/acme", 0, "/x", "git-form"},
+		{"git", "", "git.example.net", 0, "/acme/x", "+git:git.example.net/acme/*"},
+		{"git", "", "git.example.net", 0, "/other/lib", "+git:git.example.net/other/Lib"},
+		{"git", "", "git.example.net", 0, "/other/lib2", "default-deny"},
+		{"git", "", "git.example.net", 0, "/acme/x/y", "git-form"},
+		{"git", "", "git.example.net", 0, "/acme/..", "git-form"},
+		{"git", "", "git.example.net", 0, "/acme/*", "git-form"},
+		{"git", "", "git.example.net", 0, "/acme", "git-form"},
+		{"git", "", "git.example.net/acme", 0, "/x", "git-form"},
 		{"git", "", "evil.test", 0, "/acme/x", "default-deny"},
 
 		{"model", "", "anthropic", 0, "/claude-opus", "+model:anthropic"},
@@ -370,7 +370,7 @@ func FuzzDecide(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add("https", "GET", "api.example.org", 443, "/v1/%2e%2e/x")
-	f.Add("git", "", "git.example.com", 0, "/acme/x.git")
+	f.Add("git", "", "git.example.net", 0, "/acme/x.git")
 	f.Add("model", "", "anthropic", 0, "/x*y*z")
 	f.Add("http", "PUT", "plain.example.net", 8080, "/@a%2fb")
 	f.Fuzz(func(t *testing.T, scheme, method, host string, port int, path string) {

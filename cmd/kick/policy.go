@@ -24,13 +24,13 @@ type policyOptions struct {
 func newPolicy(g *globals) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "policy",
-		Short: "Check and explain the policy: what may be pushed",
+		Short: "Check and explain the policy: what may be pushed and reached",
 		Args:  args(known),
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	o := &policyOptions{}
 	c.PersistentFlags().StringVar(&o.path, "policy", "", "policy `file` (default: that of --agent in kick.yaml, else built in)")
-	c.AddCommand(newPolicyCI(g, o), newPolicyCheckFile(), newPolicyExplain(o), newPolicyShow(o), newPolicySchema())
+	c.AddCommand(newPolicyCheck(o), newPolicyCI(g, o), newPolicyCheckFile(), newPolicyCompile(o), newPolicyDiff(), newPolicyExplain(o), newPolicyShow(o), newPolicySchema())
 	return c
 }
 
