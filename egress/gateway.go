@@ -43,19 +43,33 @@ type limits struct {
 	connections int           // at once; further ones wait
 	decisions   int           // in one kick; all further requests are refused unwritten
 	git         gitLimits
+
+	bodyBytes   int64         // of a model call; four times as much at once
+	answerBytes int64         // of a model's answer
+	answerTime  time.Duration // from a model call to the header of its answer
+	silence     time.Duration // within an answer
+	modelTime   time.Duration // from a model call to the end of its answer
 }
 
 // The longest header that real agents send is below 4 KiB, and they hold some
-// ten connections. 20,000 audit lines of at most some 1.5 KiB are 30 MB.
+// ten connections each, of which one that is idle counts too. 20,000 audit lines of at most some 1.5 KiB are 30 MB.
 var defaultLimits = limits{
 	headerTime:  10 * time.Second,
 	requestTime: 30 * time.Second,
 	replyTime:   10 * time.Second,
-	idleTime:    2 * time.Minute,
+	idleTime:    30 * time.Second,
 	headerBytes: 32 << 10,
-	connections: 64,
+	connections: 256,
 	decisions:   20_000,
 	git:         defaultGitLimits,
+
+	// Anthropic takes 32 MB, and agents send some 100 KB; 128,000 tokens, one an
+	// event, are some 30 MB. Providers' clients wait for ten minutes.
+	bodyBytes:   32 << 20,
+	answerBytes: 128 << 20,
+	answerTime:  10 * time.Minute,
+	silence:     5 * time.Minute,
+	modelTime:   time.Hour,
 }
 
 // Gateway is the way out of one kick's sandbox.
@@ -72,6 +86,8 @@ type Gateway struct {
 	connections sync.WaitGroup // one for each open connection and each request under way
 	unwatch     func() bool    // ends the watch over the context
 	closing     atomic.Bool
+	routes      map[string]*route
+	inMemory    atomic.Int64 // bytes of bodies
 	closeOnce   sync.Once
 	closeErr    error
 
@@ -94,6 +110,10 @@ type Config struct {
 	// such as "acme/lib" of "github.com"; an empty password stands for none. It
 	// is asked at each request of a fetch that the policy allows. Nil: none.
 	GitCredential func(ctx context.Context, host, repo string) (user, password string, err error)
+	// LookupEnv finds the variables that hold keys. Nil: os.LookupEnv.
+	LookupEnv func(name string) (string, bool)
+	// Ledgers is the directory in which agents' daily budgets are kept.
+	Ledgers string
 	// Roots are the certificate authorities that an upstream is verified
 	// against. Nil: the system's.
 	Roots *x509.CertPool
@@ -134,6 +154,9 @@ func listen(ctx context.Context, dir string, cfg Config, lim limits) (*Gateway, 
 	g := &Gateway{
 		cfg: cfg, reach: reach, limits: lim, dir: d, path: filepath.Join(dir, SocketName),
 		served: make(chan struct{}),
+	}
+	if err := g.makeRoutes(); err != nil {
+		return nil, errors.Join(err, l.Close(), removeSocket(d), d.Close())
 	}
 	g.ctx, g.cancel = context.WithCancel(ctx)
 	g.server = &http.Server{
@@ -234,6 +257,9 @@ func (g *Gateway) cut() {
 		err := g.server.Close()
 		<-g.served
 		g.connections.Wait()
+		for _, r := range g.routes {
+			r.transport.CloseIdleConnections()
+		}
 		g.closeErr = errors.Join(err, removeSocket(g.dir), g.dir.Close())
 		if g.closeErr != nil {
 			g.closeErr = fmt.Errorf("close egress gateway: %w", g.closeErr)
@@ -337,6 +363,16 @@ func (g *Gateway) done(rec Record, end End) {
 	}
 	// The next decision finds the same fault, and refuses.
 	_ = writeRecord(g.cfg.Audit, rec)
+}
+
+// Keys returns every key that was sent to a provider: none of them may leave
+// through the agent's work.
+func (g *Gateway) Keys() []string {
+	var all []string
+	for _, r := range g.routes {
+		all = append(all, r.key.keys()...)
+	}
+	return all
 }
 
 // Summary counts what went through until now.

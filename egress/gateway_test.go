@@ -80,7 +80,7 @@ func open(t *testing.T, lim limits) (*Gateway, *audit) {
 	return g, a
 }
 
-func shortDir(t *testing.T) string {
+func shortDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "egress")
 	if err != nil {

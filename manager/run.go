@@ -111,6 +111,11 @@ func (r *run) line(ctx context.Context) {
 		r.fail(codeFor(ctx, err, code), err)
 		return
 	}
+	if r.req.Network != sandbox.NetworkNone {
+		keys, err := egress.ReadKeys(ctx, r.egress())
+		r.note("key for a model", err) // another route may be the one that is used
+		r.hold(slices.Collect(maps.Values(keys)))
+	}
 	if err := r.step("prepare", func() (string, error) { return r.prepare(ctx) }); err != nil {
 		code := FetchFailed
 		switch {
@@ -128,6 +133,29 @@ func (r *run) line(ctx context.Context) {
 		return
 	}
 	r.broker(ctx)
+}
+
+// egress is what this kick's sandbox may reach.
+func (r *run) egress() policy.Egress {
+	if r.req.Policy == nil {
+		return policy.Egress{}
+	}
+	return r.req.Policy.For(r.req.Source.Repo, r.req.Agent).Egress
+}
+
+// hold adds keys to what must not leave through the agent's work.
+func (r *run) hold(keys []string) {
+	held := maps.Clone(r.req.Held)
+	if held == nil {
+		held = map[string]string{}
+	}
+	for _, key := range keys {
+		if !slices.Contains(slices.Collect(maps.Values(held)), key) {
+			held[fmt.Sprintf("model key %d", len(held))] = key
+			r.scan = nil // it is made anew, with this one
+		}
+	}
+	r.req.Held = held
 }
 
 // hostGit refuses a git that has a hole which hostile data can reach here,
@@ -244,7 +272,7 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 			return sandbox.Result{}, &sandbox.Error{Kind: sandbox.ErrRuntime, Op: "open the egress audit", Err: err}
 		}
 		defer func() { r.note("close the egress audit", audit.Close()) }()
-		cfg := egress.Config{Kick: r.k.ID, Agent: r.req.Agent, Repo: r.req.Source.Repo, Policy: r.req.Policy.For(r.req.Source.Repo, r.req.Agent).Egress, Audit: audit}
+		cfg := egress.Config{Kick: r.k.ID, Agent: r.req.Agent, Repo: r.req.Source.Repo, Policy: r.egress(), Audit: audit, Ledgers: r.m.State.BudgetsDir()}
 		own := newReadCredential(r.req)
 		cfg.GitCredential = own.get
 		if gateway, err = egress.Listen(ctx, r.k.Path("egress"), cfg); err != nil {
@@ -254,6 +282,7 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 			r.note("egress", gateway.Close())
 			counts := gateway.Summary()
 			r.out.Egress = &counts
+			r.hold(gateway.Keys())
 			r.note("revoke the token for fetches", own.revoke(context.WithoutCancel(ctx)))
 		}()
 		gateway.SetGitEnvironment(spec.Env, agents.GatewayPort)

@@ -84,6 +84,9 @@ func checkPrivate(dir string) error {
 // MirrorsDir is where mirrors of base branches are.
 func (s *State) MirrorsDir() string { return filepath.Join(s.Dir, "mirrors") }
 
+// BudgetsDir is where agents' daily budgets are.
+func (s *State) BudgetsDir() string { return filepath.Join(s.Dir, "budgets") }
+
 func (s *State) activePath(id string) string { return filepath.Join(s.Dir, "active", id) }
 
 // KickDir is one kick's directory; id must be valid.
