@@ -121,6 +121,10 @@ func TestBudgets(t *testing.T) {
 		{"many magics, then a token", strings.Repeat("\x1f\x8b\x08", 100_000) + corpus.Gzip(token), "not-searched", policy.Block, Options{Key: key, MaxDecoded: 1 << 20}},
 		{"much to match", strings.Repeat("api_key = \"a1b2c3d4e5f6a7b8c9\" ", 20_000), "not-searched", policy.Block, Options{Key: key, MaxMatched: 1 << 16}},
 		{"encrypted zip", encrypted(corpus.Zip("a", token, zip.Deflate)), "opaque-archive", policy.Review, Options{Key: key}},
+		{"bzip2", "BZh91AY&SY\x5f\x50\x75\x4f\x00", "opaque-archive", policy.Review, Options{Key: key}},
+		{"7z", "7z\xbc\xaf\x27\x1c\x00\x04", "opaque-archive", policy.Review, Options{Key: key}},
+		{"rar in gzip", corpus.Gzip("Rar!\x1a\x07\x01\x00"), "opaque-archive", policy.Review, Options{Key: key}},
+		{"lz4 in zip", corpus.Zip("a", "\x04\x22\x4d\x18\x64\x40\xa7", zip.Deflate), "opaque-archive", policy.Review, Options{Key: key}},
 		{"window of 128 MiB", corpus.Filter("xz", token, "--lzma2=dict=128MiB"), "opaque-archive", policy.Review, Options{Key: key}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -140,6 +144,11 @@ func TestBudgets(t *testing.T) {
 		})
 	}
 	s := newScanner(t, nil)
+	for _, text := range []string{"BZh9 is how bzip2 begins\n", "see 7z\xbc\xaf\x27\x1c\n", "MSCF\n"} {
+		if found := scanText(t, s, text); len(found) > 0 {
+			t.Errorf("%q: %+v", text, found)
+		}
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if _, err := s.Text(ctx, []byte(strings.Repeat("ghp_"+strings.Repeat("a", 40)+" ", 5000))); err == nil {

@@ -13,6 +13,7 @@
 package scan
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -171,6 +172,7 @@ func (s *Scanner) search(ctx context.Context, data []byte, path string) (all []f
 	for views := []*view{{text: data}}; len(views) > 0; {
 		v := views[len(views)-1]
 		views = views[:len(views)-1]
+		b.opaque = cmp.Or(b.opaque, closedKind(v.text))
 		hits, err := s.engine.find(b, v.text, path)
 		if err != nil && !errors.Is(err, errSpent) {
 			return nil, unsearched{}, err
@@ -317,7 +319,7 @@ func (s *Scanner) findings(data []byte, all []found, not unsearched) []policy.Fi
 	if not.opaque != "" {
 		out = append(out, policy.Finding{
 			Rule: "opaque-archive", Level: policy.Review, Fingerprint: s.fingerprint("opaque-archive", string(data)),
-			Message: "this holds " + not.opaque + " data that cannot be opened: it is encrypted, or needs a method, a dictionary or a window that is not supported",
+			Message: "this holds " + not.opaque + " data that cannot be opened: it is encrypted, or needs a kind of archive, a method, a dictionary or a window that is not supported",
 			Remedy:  "look at it, or commit what it was made from",
 		})
 	}

@@ -15,7 +15,8 @@ import (
 // unpacker opens one kind of compressed bytes. A further kind is a further row.
 // What is packed and not compressed (tar, ar, stored members of a zip archive)
 // needs none: it is searched as it stands, and so are the names in an archive.
-// bzip2 has none: it decodes 12 MB/s, so that one file could cost five seconds.
+// bzip2 has none: it decodes 12 MB/s, so that one file could cost five seconds;
+// it is one of the closed.
 type unpacker struct {
 	name  string
 	magic string // with which such bytes begin
@@ -29,6 +30,28 @@ var unpackers = []unpacker{
 	{"zip", "PK\x03\x04", openZipMember},
 	{"xz", "\xfd7zXZ\x00", openXZ},
 	{"zstd", "\x28\xb5\x2f\xfd", openZstd},
+}
+
+// closed are the first bytes of what compresses and is not opened here. A file,
+// or a member of an archive, that begins so asks for a review.
+var closed = []struct{ name, magic string }{
+	{"bzip2", "BZh"}, {"7z", "7z\xbc\xaf\x27\x1c"}, {"rar", "Rar!\x1a\x07"}, {"lz4", "\x04\x22\x4d\x18"}, {"lz4", "\x02\x21\x4c\x18"},
+	{"lzip", "LZIP\x01"}, {"lzma", "\x5d\x00\x00\x80\x00"}, {"cabinet", "MSCF\x00\x00\x00\x00"}, {"compress", "\x1f\x9d\x90"},
+}
+
+// closedKind names the kind of closed bytes that data is, or is empty.
+func closedKind(data []byte) string {
+	for _, c := range closed {
+		if !bytes.HasPrefix(data, []byte(c.magic)) {
+			continue
+		}
+		// "BZh" may begin a text: a block's mark, or the stream's end, follows the level.
+		if c.name == "bzip2" && (len(data) < 10 || string(data[4:10]) != "1AY&SY" && string(data[4:10]) != "\x17\x72\x45\x38\x50\x90") {
+			continue
+		}
+		return c.name
+	}
+	return ""
 }
 
 // errOpaque says that bytes are compressed or encrypted in a way that cannot be
