@@ -32,7 +32,7 @@ var kinds = []Kind{
 	{
 		Name: "codex", Product: "Codex (npm @openai/codex)", API: OpenAIResponses,
 		Script: `exec codex exec --json --ephemeral --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox` +
-			` --disable plugins --disable apps -c analytics.enabled=false -c check_for_update_on_startup=false -c feedback.enabled=false` +
+			` --disable plugins --disable apps -c analytics.enabled=false -c check_for_update_on_startup=false -c feedback.enabled=false -c web_search=disabled` +
 			` -c model_provider=kick -c "model_providers.kick={name=\"kick\",base_url=\"$KICK_MODEL_URL/v1\",wire_api=\"responses\",env_key=\"OPENAI_API_KEY\",supports_websockets=false}"` +
 			` ${KICK_MODEL:+-m "$KICK_MODEL"} - < .hive/kick-prompt.txt`,
 		Env:    map[string]string{"OPENAI_API_KEY": "{key}"},

@@ -71,13 +71,10 @@ type Server struct {
 	calls []Call
 }
 
-// New makes a server that listens nowhere, for callers that serve it.
-func New(opts Options) *Server { return &Server{opts: opts} }
-
 // Start starts a server that runs until the end of the test.
 func Start(t testing.TB, opts Options) *Server {
 	t.Helper()
-	s := New(opts)
+	s := &Server{opts: opts}
 	h := httptest.NewServer(s)
 	t.Cleanup(h.Close)
 	s.URL = h.URL
