@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -42,6 +43,13 @@ func (o *policyOptions) flags(c *cobra.Command) {
 }
 
 func (o *policyOptions) load() (*policy.Policy, error) {
+	if o.repo == "." || strings.HasPrefix(o.repo, "./") || strings.HasPrefix(o.repo, "../") {
+		abs, err := filepath.Abs(o.repo) // as kick run knows it
+		if err != nil {
+			return nil, err
+		}
+		o.repo = abs
+	}
 	p, err := request.AgentPolicy(o.path, o.agent)
 	if err != nil {
 		return nil, usageError{err}
