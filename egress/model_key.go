@@ -67,7 +67,10 @@ func (k *keySource) read(ctx context.Context) (string, error) {
 func (k *keySource) fetch(ctx context.Context) (string, error) {
 	switch {
 	case k.env != "":
-		v, _ := k.lookupEnv(k.env)
+		v, ok := k.lookupEnv(k.env)
+		if !ok {
+			v = ""
+		}
 		return cleanKey("the variable "+k.env, v)
 	case k.file != "":
 		f, err := os.OpenFile(k.file, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO does not hold it up
