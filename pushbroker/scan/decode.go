@@ -189,8 +189,10 @@ func decodeRuns(w *rewriter) {
 			continue
 		}
 		run := text[from:i]
-		if joined, to := wrapped(text, from, i, buf); to > i {
-			run, i, buf = joined, to, joined
+		if i < len(text) && wrapByte[text[i]] {
+			if joined, to := wrapped(text, from, i, buf); to > i {
+				run, i, buf = joined, to, joined
+			}
 		}
 		if len(run) < minRun {
 			continue
@@ -265,6 +267,10 @@ func plausible(run []byte) bool {
 	}
 	printable := 0
 	for i := 0; i+4 <= len(run); i += 4 {
+		if i > 0 && (sixBits[run[i]]>>5|sixBits[run[i+1]]>>3|sixBits[run[i+2]]>>1)&1 != 0 {
+			printable = 0 // a byte of the three is above 127
+			continue
+		}
 		b := decode4(run[i:])
 		n, zeros := 0, 0
 		for _, c := range b {
@@ -342,7 +348,7 @@ func wrapped(text []byte, from, to int, buf []byte) (joined []byte, end int) {
 	joined, end = buf[:0], to
 	for {
 		i, newline := end, false
-		for i < len(text) && i-end < 80 && wrapByte(text[i]) {
+		for i < len(text) && i-end < 80 && wrapByte[text[i]] {
 			newline = newline || text[i] == '\n'
 			i++
 		}
@@ -351,7 +357,7 @@ func wrapped(text []byte, from, to int, buf []byte) (joined []byte, end int) {
 			i++
 		}
 		last := i == len(text) || text[i] == '='
-		whole := last || wrapByte(text[i])
+		whole := last || wrapByte[text[i]]
 		if !newline || start == i || !whole || !last && i-start < minWrapped && !endsLine(text, i) {
 			return joined, end
 		}
@@ -365,8 +371,15 @@ func wrapped(text []byte, from, to int, buf []byte) (joined []byte, end int) {
 	}
 }
 
-func wrapByte(c byte) bool {
-	return c == '\n' || c == '\r' || c == ' ' || c == '\t' || c == '"' || c == '\'' || c == '\\' || c == '#' || c == '*' || c == '>' || c == '|'
+// wrapByte are the bytes between the lines of wrapped base64.
+var wrapByte = set(" \t\r\n\"'\\#*>|")
+
+// set is a table of the bytes of s.
+func set(s string) (t [256]bool) {
+	for _, c := range []byte(s) {
+		t[c] = true
+	}
+	return t
 }
 
 func endsLine(text []byte, i int) bool {

@@ -13,6 +13,13 @@ const (
 	minEscaped = 192
 )
 
+// escapeByte are the bytes with which an escape begins, quoteMark those around
+// a literal.
+var (
+	escapeByte = set(`%\&`)
+	quoteMark  = set("\"'`")
+)
+
 // decodeEscapes decodes %41, \x41, \u0041, \u{41}, \U00000041, \101, &#65; and
 // &#x41; from the begin of the word that holds the first to the end of one
 // behind it.
@@ -20,7 +27,7 @@ func decodeEscapes(w *rewriter) {
 	text := w.parent.text
 	done := 0 // text before it is decoded, or needs not be
 	for at := 0; at < len(text); at++ {
-		if c := text[at]; c != '%' && c != '\\' && c != '&' || !escaped(text[at:]) {
+		if !escapeByte[text[at]] || !escaped(text[at:]) {
 			continue
 		}
 		from, to := at, at
@@ -39,7 +46,7 @@ func decodeEscapes(w *rewriter) {
 // unescapeAll appends b with every escape decoded.
 func unescapeAll(out, b []byte) []byte {
 	for i := 0; i < len(b); {
-		if c := b[i]; c == '%' || c == '\\' || c == '&' {
+		if escapeByte[b[i]] {
 			if r, n := unescape(b[i:]); n > 0 {
 				out, i = utf8AppendByte(out, r), i+n
 				continue
@@ -163,7 +170,7 @@ const maxLiteral = 2 << 10
 // the literal that is joined to it, or -1.
 func seam(text []byte, i int) (last, open int) {
 	for ; i < len(text); i++ {
-		if c := text[i]; c == '"' || c == '\'' || c == '`' {
+		if quoteMark[text[i]] {
 			if open = after(text, i); open >= 0 {
 				return i, open
 			}
