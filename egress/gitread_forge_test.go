@@ -65,8 +65,8 @@ func newForge(t *testing.T, password string) *forge {
 		r.Body, r.ContentLength, r.TransferEncoding = io.NopCloser(bytes.NewReader(body)), int64(len(body)), nil
 		f.answer.ServeHTTP(w, r)
 	}))
-	f.Server.Config.ErrorLog = log.New(io.Discard, "", 0)
-	t.Cleanup(f.Server.Close)
+	f.Config.ErrorLog = log.New(io.Discard, "", 0)
+	t.Cleanup(f.Close)
 	return f
 }
 

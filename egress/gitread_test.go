@@ -271,7 +271,7 @@ func TestGitAnswers(t *testing.T) {
 		{"redirect to the inside", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://169.254.169.254/latest", http.StatusFound)
 		}, 502, "no redirect is followed"},
-		{"redirect to nowhere", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(302) }, 502, "answered 302"},
+		{"redirect to nowhere", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusFound) }, 502, "answered 302"},
 		{"page", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/html")
 			_, _ = io.WriteString(w, "secret page")
@@ -289,11 +289,13 @@ func TestGitAnswers(t *testing.T) {
 		}, 502, `the encoding "gzip", which was not asked for`},
 		{"asks for a password", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("WWW-Authenticate", `Basic realm="git"`)
-			http.Error(w, "secret page", 401)
+			http.Error(w, "secret page", http.StatusUnauthorized)
 		}, 404, "there is no such repository"},
-		{"not there", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "secret page", 404) }, 404, "there is no such repository"},
-		{"too many", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "secret page", 429) }, 429, "try again later"},
-		{"broken", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "secret page", 500) }, 502, "answered 500"},
+		{"not there", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "secret page", http.StatusNotFound) }, 404, "there is no such repository"},
+		{"too many", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "secret page", http.StatusTooManyRequests) }, 429, "try again later"},
+		{"broken", func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "secret page", http.StatusInternalServerError)
+		}, 502, "answered 500"},
 		{"hangs up", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 502, "fetch from https://example.com/acme/lib: "},
 		{"sets a cookie", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", advertisement)
