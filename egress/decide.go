@@ -15,6 +15,8 @@ const (
 	ConnectForm  Form = "connect"  // CONNECT example.org:443, to a proxy
 	AbsoluteForm Form = "absolute" // GET http://example.org/, to a proxy
 	OriginForm   Form = "origin"   // GET /, to the gateway itself; OPTIONS * counts as one
+	// TerminatedForm is a request in a tunnel whose TLS the gateway ends.
+	TerminatedForm Form = "terminated"
 )
 
 // Request is what a decision is made by. All but Kick and Agent is hostile.

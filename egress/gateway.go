@@ -43,6 +43,7 @@ type limits struct {
 	connections int           // at once; further ones wait
 	decisions   int           // in one kick; all further requests are refused unwritten
 	git         gitLimits
+	forward     forwardLimits
 
 	bodyBytes   int64         // of a model call; four times as much at once
 	answerBytes int64         // of a model's answer
@@ -62,6 +63,7 @@ var defaultLimits = limits{
 	connections: 256,
 	decisions:   20_000,
 	git:         defaultGitLimits,
+	forward:     defaultForwardLimits,
 
 	// Anthropic takes 32 MB, and agents send some 100 KB; 128,000 tokens, one an
 	// event, are some 30 MB. Providers' clients wait for ten minutes.
@@ -76,6 +78,7 @@ var defaultLimits = limits{
 type Gateway struct {
 	cfg         Config
 	reach       *policy.Reach
+	authority   *authority // nil if the policy ends no TLS
 	limits      limits
 	dir         *os.File
 	path        string
@@ -123,9 +126,10 @@ type Config struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Listen makes dir with a socket named SocketName and nothing else in it, and
-// serves one kick on it until Close is called or ctx ends. dir may exist, if it
-// is empty but for a socket that a killed process left.
+// Listen makes dir with a socket named SocketName and nothing else in it but,
+// if the policy ends TLS, the file TrustName, and serves one kick on it until
+// Close is called or ctx ends. dir may exist, if it is empty but for what a
+// killed process left.
 //
 // The sandbox's user is another one than the caller, so dir may be passed
 // through by all (0711) and the socket may be used by all (0666): keep dir
@@ -147,16 +151,22 @@ func listen(ctx context.Context, dir string, cfg Config, lim limits) (*Gateway, 
 	if err != nil {
 		return nil, fmt.Errorf("open egress gateway: %w", err)
 	}
+	var ca *authority
+	if reach.Terminates() {
+		if ca, err = openAuthority(cfg.Kick, d); err != nil {
+			return nil, errors.Join(fmt.Errorf("open egress gateway in %s: %w", dir, err), emptySocketDir(d), d.Close())
+		}
+	}
 	l, err := listenIn(d)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open egress gateway in %s: %w", dir, err), d.Close())
+		return nil, errors.Join(fmt.Errorf("open egress gateway in %s: %w", dir, err), emptySocketDir(d), d.Close())
 	}
 	g := &Gateway{
-		cfg: cfg, reach: reach, limits: lim, dir: d, path: filepath.Join(dir, SocketName),
+		cfg: cfg, reach: reach, authority: ca, limits: lim, dir: d, path: filepath.Join(dir, SocketName),
 		served: make(chan struct{}),
 	}
 	if err := g.makeRoutes(); err != nil {
-		return nil, errors.Join(err, l.Close(), removeSocket(d), d.Close())
+		return nil, errors.Join(err, l.Close(), emptySocketDir(d), d.Close())
 	}
 	g.ctx, g.cancel = context.WithCancel(ctx)
 	g.server = &http.Server{
@@ -199,26 +209,30 @@ func openSocketDir(dir string) (*os.File, error) {
 	return d, nil
 }
 
+// emptySocketDir removes what Listen makes, and refuses anything else.
 func emptySocketDir(d *os.File) error {
+	if _, err := d.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
 	entries, err := d.ReadDir(-1)
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		if e.Name() != SocketName || e.Type() != fs.ModeSocket {
+		if ours := e.Name() == SocketName && e.Type() == fs.ModeSocket || e.Name() == TrustName && e.Type().IsRegular(); !ours {
 			return fmt.Errorf("%s holds %q, but the sandbox must see nothing but the socket; name a new directory", d.Name(), e.Name())
 		}
-		if err := removeSocket(d); err != nil {
+		if err := removeFrom(d, e.Name()); err != nil {
 			return err
 		}
 	}
 	return d.Chmod(0o711) // whatever the umask took away
 }
 
-func removeSocket(d *os.File) error {
-	err := unix.Unlinkat(int(d.Fd()), SocketName, 0)
+func removeFrom(d *os.File, name string) error {
+	err := unix.Unlinkat(int(d.Fd()), name, 0)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove %s: %w", filepath.Join(d.Name(), SocketName), err)
+		return fmt.Errorf("remove %s: %w", filepath.Join(d.Name(), name), err)
 	}
 	return nil
 }
@@ -233,13 +247,17 @@ func listenIn(d *os.File) (net.Listener, error) {
 	}
 	l.SetUnlinkOnClose(false) // Close does it
 	if err := os.Chmod(name, 0o666); err != nil {
-		return nil, errors.Join(err, l.Close(), removeSocket(d))
+		return nil, errors.Join(err, l.Close(), removeFrom(d, SocketName))
 	}
 	return l, nil
 }
 
 // Socket returns the path of the socket.
 func (g *Gateway) Socket() string { return g.path }
+
+// Terminates tells whether the gateway ends TLS for some host, so that the file
+// TrustName is beside the socket.
+func (g *Gateway) Terminates() bool { return g.authority != nil }
 
 // Close cuts every connection at once, removes the socket and waits until
 // nothing of the gateway runs or writes to the audit. It may be called any
@@ -260,7 +278,7 @@ func (g *Gateway) cut() {
 		for _, r := range g.routes {
 			r.transport.CloseIdleConnections()
 		}
-		g.closeErr = errors.Join(err, removeSocket(g.dir), g.dir.Close())
+		g.closeErr = errors.Join(err, removeFrom(g.dir, SocketName), removeFrom(g.dir, TrustName), g.dir.Close())
 		if g.closeErr != nil {
 			g.closeErr = fmt.Errorf("close egress gateway: %w", g.closeErr)
 		}
@@ -400,11 +418,16 @@ func requestOf(r *http.Request) Request {
 // refuse answers with 403 and the decision, and ends the connection: the body
 // of the request was not read.
 func refuse(w http.ResponseWriter, d Decision) {
+	reply(w, http.StatusForbidden, "policy_denied", d)
+}
+
+// reply answers in the gateway's own words, and ends the connection.
+func reply(w http.ResponseWriter, status int, kind string, d Decision) {
 	body, err := json.Marshal(struct {
 		Error  string `json:"error"`
 		Rule   string `json:"rule"`
 		Detail string `json:"detail"`
-	}{"policy_denied", d.Rule, strings.ToValidUTF8(d.Detail, "?")})
+	}{kind, d.Rule, strings.ToValidUTF8(d.Detail, "?")})
 	if err != nil {
 		panic(http.ErrAbortHandler) // three strings always marshal
 	}
@@ -412,7 +435,7 @@ func refuse(w http.ResponseWriter, d Decision) {
 	w.Header().Set("Content-Length", fmt.Sprint(len(body)+1))
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Connection", "close")
-	w.WriteHeader(http.StatusForbidden)
+	w.WriteHeader(status)
 	// An agent that does not wait for the answer is no matter.
 	_, _ = w.Write(append(body, '\n'))
 }

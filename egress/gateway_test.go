@@ -146,11 +146,11 @@ func TestEverythingIsDenied(t *testing.T) {
 		detail    string
 	}{
 		{"CONNECT", "CONNECT example.org:443 HTTP/1.1\r\nHost: example.org:443\r\n\r\n",
-			Record{Form: ConnectForm, Method: "CONNECT", Host: "example.org:443"}, "CONNECT example.org:443 is not permitted"},
+			Record{Form: ConnectForm, Method: "CONNECT", Host: "example.org:443"}, "No egress rule has the host example.org"},
 		{"CONNECT to an address", "CONNECT 169.254.169.254:80 HTTP/1.1\r\nHost: x\r\n\r\n",
-			Record{Form: ConnectForm, Method: "CONNECT", Host: "169.254.169.254:80"}, ""},
+			Record{Form: ConnectForm, Method: "CONNECT", Host: "169.254.169.254:80", Rule: "host-form"}, ""},
 		{"absolute form", "GET http://example.org/a%20b?token=x HTTP/1.1\r\nHost: other.example\r\n\r\n",
-			Record{Form: AbsoluteForm, Method: "GET", Host: "example.org", Path: "/a%20b"}, "GET example.org/a%20b is not permitted"},
+			Record{Form: AbsoluteForm, Method: "GET", Host: "example.org", Path: "/a%20b"}, "No egress rule has the host example.org"},
 		{"origin form", "POST /v1/messages HTTP/1.1\r\nHost: localhost:3128\r\nContent-Length: 2\r\n\r\n{}",
 			Record{Form: OriginForm, Method: "POST", Host: "localhost:3128", Path: "/v1/messages"}, "POST localhost:3128/v1/messages is not"},
 		{"HTTP/1.0 without a host", "GET / HTTP/1.0\r\n\r\n", Record{Form: OriginForm, Method: "GET", Path: "/"}, ""},
@@ -180,11 +180,13 @@ func TestEverythingIsDenied(t *testing.T) {
 			if res.StatusCode != http.StatusForbidden || res.Header.Get("Content-Type") != "application/json" || !res.Close {
 				t.Errorf("answer is %+v", res)
 			}
-			if body != nil && (body["error"] != "policy_denied" || body["rule"] != "default-deny" || !strings.Contains(body["detail"], tt.detail) ||
-				!strings.Contains(body["detail"], "operator of this sandbox")) {
+			if tt.want.Rule == "" {
+				tt.want.Rule = "default-deny"
+			}
+			if body != nil && (body["error"] != "policy_denied" || body["rule"] != tt.want.Rule || body["detail"] == "" || !strings.Contains(body["detail"], tt.detail)) {
 				t.Errorf("body is %q", body)
 			}
-			tt.want.Event, tt.want.Request, tt.want.Kick, tt.want.Agent, tt.want.Verdict, tt.want.Rule = Decided, 1, "k0000000000001", "fixer", Denied, "default-deny"
+			tt.want.Event, tt.want.Request, tt.want.Kick, tt.want.Agent, tt.want.Verdict = Decided, 1, "k0000000000001", "fixer", Denied
 			got := a.records(t)
 			if len(got) != 1 {
 				t.Fatalf("audit is %+v, want one record", got)

@@ -287,6 +287,9 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 		}()
 		gateway.SetGitEnvironment(spec.Env, agents.GatewayPort)
 		spec.Egress = sandbox.Egress{Socket: r.k.Path("egress/gateway.sock"), Port: agents.GatewayPort}
+		if gateway.Terminates() {
+			maps.Copy(spec.Env, egress.TrustEnvironment(sandbox.EgressTrustPath))
+		}
 	}
 	started := false
 	spec.OnEvent = func(e sandbox.Event) {

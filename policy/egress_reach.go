@@ -222,6 +222,11 @@ type ruleError struct {
 
 func (e *ruleError) Error() string { return e.text }
 
+// Terminates reports whether the gateway is to end the TLS of some host.
+func (r *Reach) Terminates() bool {
+	return slices.ContainsFunc(r.hosts, func(h hostRule) bool { return h.Terminate })
+}
+
 // Decide decides about one request. It does not resolve names: whoever
 // connects asks AllowsAddress about the address, and connects to that one.
 func (r *Reach) Decide(q Request) Answer {

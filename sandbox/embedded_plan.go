@@ -192,8 +192,13 @@ func (p *plan) checkPaths() error {
 			return specError("egress socket", err, "Start the gateway first, in a directory of its own, with a socket of that name")
 		}
 		list, err := os.ReadDir(path.Dir(sock))
-		if err != nil || len(list) != 1 {
-			return specError("egress socket", errors.Join(err, fmt.Errorf("its directory holds %d entries, want the socket alone", len(list))), "Give the socket a directory of its own")
+		for _, e := range list {
+			if trust := e.Name() == path.Base(EgressTrustPath) && e.Type().IsRegular(); !trust && e.Name() != path.Base(sock) {
+				err = errors.Join(err, fmt.Errorf("its directory holds %q, want the socket and its certificates alone", e.Name()))
+			}
+		}
+		if err != nil {
+			return specError("egress socket", err, "Give the socket a directory of its own")
 		}
 	}
 	return nil

@@ -124,6 +124,9 @@ const (
 	// EgressSocketPath is where the egress gateway's socket is seen. Its
 	// directory is mounted read-only.
 	EgressSocketPath = "/run/kick/egress/gateway.sock"
+	// EgressTrustPath is where a file of that name beside the socket is seen:
+	// the certificates that programs are to trust, if the gateway made them.
+	EgressTrustPath = "/run/kick/egress/ca.pem"
 	// HomeDir is the agent's home: a private, writable directory, empty but for
 	// LaunchSpec.Home.
 	HomeDir = "/home/agent"

@@ -1,0 +1,719 @@
+package egress
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/ecdh"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kickhq/kick/policy"
+)
+
+// The attacks are those of docs/security/egress.md.
+
+// seen keeps the raw requests that an upstream got: what it would parse.
+type seen struct {
+	mu   sync.Mutex
+	raws []string
+}
+
+func (s *seen) add(raw string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.raws = append(s.raws, raw)
+}
+
+func (s *seen) all() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Join(s.raws, "\n---\n")
+}
+
+// serveSeen puts a server outside that keeps every byte it gets, answers the
+// first request and reads on to the end of the connection: what a naive server
+// would take for a second request is in it too.
+func (o *outside) serveSeen(t *testing.T) *seen {
+	t.Helper()
+	s := &seen{}
+	o.serveRaw(t, func(c net.Conn) {
+		var all bytes.Buffer
+		in := bufio.NewReader(io.TeeReader(c, &all))
+		r, err := http.ReadRequest(in)
+		if err == nil {
+			_, _ = io.Copy(io.Discard, r.Body)
+			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+			_, _ = io.Copy(io.Discard, in)
+		}
+		s.add(all.String())
+	})
+	return s
+}
+
+func TestAttackRebinding(t *testing.T) {
+	t.Parallel()
+	for name, terminate := range map[string]bool{"passed through": false, "terminated": true} {
+		o := newOutside(t, "rebind.example")
+		o.serveHTTP(t, true, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Connection", "close") // each request needs a new connection upstream
+			echo(w, r)
+		}))
+		var mu sync.Mutex
+		lookups := 0
+		g, err := listen(context.Background(), shortDir(t)+"/egress", Config{
+			Policy: policy.Egress{Hosts: []policy.Host{{Host: "rebind.example", Terminate: terminate}}},
+			Audit:  io.Discard, Roots: o.roots(), Dial: o.dial,
+			Resolve: func(context.Context, string) ([]netip.Addr, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				lookups++
+				if lookups == 1 {
+					return []netip.Addr{publicAddr}, nil
+				}
+				return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil
+			},
+		}, defaultLimits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		roots := o.roots()
+		if terminate {
+			roots = trusted(t, g)
+		}
+		c := client(t, g, roots)
+		if terminate {
+			for range 2 { // in one tunnel: the name counts once
+				if code, body := get(t, c, "https://rebind.example/"); code != 200 {
+					t.Errorf("%s: %d %s", name, code, body)
+				}
+			}
+		} else if code, body := get(t, c, "https://rebind.example/"); code != 200 {
+			t.Errorf("%s: %d %s", name, code, body)
+		}
+		c.CloseIdleConnections()
+		if got := exchange(t, g, "CONNECT rebind.example:443 HTTP/1.1\r\nHost: x\r\n\r\n"); !strings.HasPrefix(got, "HTTP/1.1 403") || !strings.Contains(got, "127.0.0.1") {
+			t.Errorf("%s: once the name leads inside: %.300q", name, got)
+		}
+		for _, d := range o.dialed() {
+			if d != "93.184.215.14:443" {
+				t.Errorf("%s: connected to %s", name, d)
+			}
+		}
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestAttackSpecialAddresses(t *testing.T) {
+	t.Parallel()
+	list := []string{
+		"0.0.0.0", "10.0.0.1", "100.64.0.1", "100.100.100.200", "127.0.0.1", "127.9.9.9", "169.254.169.254", "172.16.0.1", "192.168.1.1",
+		"192.0.0.192", "198.18.0.1", "224.0.0.1", "239.255.255.250", "255.255.255.255", "168.63.129.16",
+		"::", "::1", "::7f00:1", "::ffff:127.0.0.1", "::ffff:169.254.169.254", "::ffff:10.0.0.1", "64:ff9b::7f00:1", "64:ff9b:1::a00:1",
+		"2002:7f00:1::", "2001:0:1::1", "fe80::1", "fec0::1", "fc00::1", "fd00:ec2::254", "ff02::1", "2001:db8::1",
+	}
+	own, err := ownAddresses()
+	if err != nil || len(own) == 0 {
+		t.Fatalf("this machine's addresses: %v, %v", own, err)
+	}
+	for _, a := range own {
+		list = append(list, a.String())
+	}
+	o := newOutside(t)
+	for i, a := range list {
+		o.addrs[fmt.Sprintf("h%d.example", i)] = []netip.Addr{netip.MustParseAddr(a)}
+	}
+	var hosts []policy.Host
+	for i := range list {
+		h := fmt.Sprintf("h%d.example", i)
+		hosts = append(hosts, policy.Host{Host: h}, policy.Host{Host: h, Scheme: "http"})
+	}
+	g, a := o.open(t, defaultLimits, hosts...)
+	for i, addr := range list {
+		for _, raw := range []string{
+			fmt.Sprintf("CONNECT h%d.example:443 HTTP/1.1\r\nHost: x\r\n\r\n", i),
+			fmt.Sprintf("GET http://h%d.example/latest/meta-data/ HTTP/1.1\r\nHost: x\r\n\r\n", i),
+		} {
+			res, body := response(t, "GET", exchange(t, g, raw))
+			if res.StatusCode != 403 || !strings.HasPrefix(body["rule"], "address-") {
+				t.Errorf("%s: %d %v", addr, res.StatusCode, body)
+			}
+		}
+	}
+	if d := o.dialed(); len(d) != 0 {
+		t.Errorf("connected to %v", d)
+	}
+	if n := len(a.records(t)); n != 2*len(list) {
+		t.Errorf("%d records of %d requests", n, 2*len(list))
+	}
+}
+
+// TestForwardAcceptedAddress is an on-premises registry: its private address
+// is named by the operator, and no other address of it is taken.
+func TestForwardAcceptedAddress(t *testing.T) {
+	t.Parallel()
+	o := newOutside(t)
+	o.addrs["registry.corp.example"] = []netip.Addr{netip.MustParseAddr("10.2.0.1"), netip.MustParseAddr("::ffff:10.1.2.3"), publicAddr}
+	o.serveHTTP(t, false, http.HandlerFunc(echo))
+	g, _ := o.open(t, defaultLimits, policy.Host{Host: "registry.corp.example", Scheme: "http", Addresses: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}})
+	if code, body := get(t, client(t, g, nil), "http://registry.corp.example/"); code != 200 {
+		t.Errorf("%d %s", code, body)
+	}
+	if d := o.dialed(); !slices.Equal(d, []string{"10.1.2.3:80"}) {
+		t.Errorf("connected to %v", d)
+	}
+}
+
+func TestAttackAddressLiterals(t *testing.T) {
+	t.Parallel()
+	o := newOutside(t)
+	g, _ := o.open(t, defaultLimits, policy.Host{Host: "registry.example", Scheme: "http"})
+	for _, h := range []string{
+		"127.0.0.1", "169.254.169.254", "93.184.215.14", "2130706433", "017700000001", "0177.0.0.1", "0x7f000001", "0x7f.0.0.1", "0X7F.1",
+		"127.1", "127.0.1", "1.2.3.4.", "0", "0x", "[::1]", "[::ffff:127.0.0.1]", "[::ffff:a9fe:a9fe]", "registry.example.127",
+	} {
+		for _, raw := range []string{"CONNECT " + h + ":443 HTTP/1.1\r\nHost: x\r\n\r\n", "GET http://" + h + "/ HTTP/1.1\r\nHost: registry.example\r\n\r\n"} {
+			res, body := response(t, "GET", exchange(t, g, raw))
+			if res.StatusCode != 403 || body["rule"] != "host-form" {
+				t.Errorf("%s: %d %v", h, res.StatusCode, body)
+			}
+		}
+	}
+	if l := o.lookedUp(); len(l) != 0 {
+		t.Errorf("looked up %q", l)
+	}
+}
+
+func TestAttackTargets(t *testing.T) {
+	t.Parallel()
+	o := newOutside(t, "registry.example")
+	g, _ := o.open(t, defaultLimits, policy.Host{Host: "registry.example", Scheme: "http"}, policy.Host{Host: "registry.example"})
+	for raw, want := range map[string]string{
+		"CONNECT registry.example:22 HTTP/1.1\r\nHost: x\r\n\r\n":                                    "port",
+		"CONNECT registry.example:80 HTTP/1.1\r\nHost: x\r\n\r\n":                                    "scheme",
+		"CONNECT registry.example:0443 HTTP/1.1\r\nHost: x\r\n\r\n":                                  "port-unclear",
+		"CONNECT registry.example:65979 HTTP/1.1\r\nHost: x\r\n\r\n":                                 "port-unclear", // 443 and 65536
+		"CONNECT registry.example HTTP/1.1\r\nHost: x\r\n\r\n":                                       "port-missing",
+		"CONNECT registry.example: HTTP/1.1\r\nHost: x\r\n\r\n":                                      "port-unclear",
+		"CONNECT registry.example.:443 HTTP/1.1\r\nHost: x\r\n\r\n":                                  "host-form",
+		"CONNECT xregistry.example:443 HTTP/1.1\r\nHost: x\r\n\r\n":                                  "default-deny",
+		"CONNECT evil.example#registry.example:443 HTTP/1.1\r\nHost: x\r\n\r\n":                      "400",
+		"CONNECT registry\u212a.example:443 HTTP/1.1\r\nHost: x\r\n\r\n":                             "host-form",
+		"GET http://evil.example@registry.example/ HTTP/1.1\r\nHost: x\r\n\r\n":                      "user-in-url",
+		"GET http://registry.example@evil.example/ HTTP/1.1\r\nHost: x\r\n\r\n":                      "user-in-url",
+		"GET https://registry.example/ HTTP/1.1\r\nHost: x\r\n\r\n":                                  "scheme-not-permitted",
+		"GET ftp://registry.example/ HTTP/1.1\r\nHost: x\r\n\r\n":                                    "scheme-not-permitted",
+		"GET http:registry.example/ HTTP/1.1\r\nHost: registry.example\r\n\r\n":                      "host-form",
+		"GET http://registry.example:22/ HTTP/1.1\r\nHost: registry.example\r\n\r\n":                 "port",
+		"GET http://evil.example/ HTTP/1.1\r\nHost: registry.example\r\n\r\n":                        "default-deny",
+		"GET http://registry.example/ HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc":           "body-not-permitted",
+		"GET //registry.example/ HTTP/1.1\r\nHost: registry.example\r\n\r\n":                         "default-deny",
+		"GET /x HTTP/1.1\r\nHost: registry.example\r\n\r\n":                                          "default-deny",
+		"TRACE http://registry.example/ HTTP/1.1\r\nHost: registry.example\r\n\r\n":                  "method",
+		"CONNECT-UDP http://registry.example/ HTTP/1.1\r\nHost: registry.example\r\n\r\n":            "method",
+		"GET http://registry.example/%2e%2e/ HTTP/1.1\r\nHost: registry.example\r\n\r\n":             "path-form",
+		"GET http://registry.example/a/../b HTTP/1.1\r\nHost: registry.example\r\n\r\n":              "",
+		"GET http://registry.example\\@evil.example/ HTTP/1.1\r\nHost: registry.example\r\n\r\n":     "400",
+		"GET http://registry.example/ HTTP/1.1\r\nHost: registry.example\r\nHost: x.example\r\n\r\n": "400",
+	} {
+		got := exchange(t, g, raw)
+		if bad := strings.HasPrefix(got, "HTTP/1.1 400"); bad || want == "400" {
+			if !bad || want != "400" {
+				t.Errorf("%q: %.200q, want %q", raw, got, want)
+			}
+			continue
+		}
+		res, body := response(t, "GET", got)
+		if res.StatusCode != 403 || want != "" && body["rule"] != want {
+			t.Errorf("%q: %d %v, want rule %q", raw, res.StatusCode, body, want)
+		}
+	}
+	if d := o.dialed(); len(d) != 0 {
+		t.Errorf("connected to %v", d)
+	}
+}
+
+// echConfig is an ECHConfigList whose outer name is public (RFC 9849, 4).
+func echConfig(t *testing.T, public string) []byte {
+	t.Helper()
+	key, err := ecdh.X25519().GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := []byte{7, 0, 0x20, 0, 32} // id, KEM X25519, length of the key
+	c = append(c, key.PublicKey().Bytes()...)
+	c = append(c, 0, 4, 0, 1, 0, 1, 64, byte(len(public))) // HKDF-SHA256, AES-128-GCM, longest name
+	c = append(c, public...)
+	c = append(c, 0, 0)
+	c = append(binary.BigEndian.AppendUint16([]byte{0xfe, 0x0d}, uint16(len(c))), c...)
+	return append(binary.BigEndian.AppendUint16(nil, uint16(len(c))), c...)
+}
+
+// tunnelTo opens a tunnel and returns it.
+func tunnelTo(t *testing.T, g *Gateway, hostPort string) net.Conn {
+	t.Helper()
+	c := dial(t, g)
+	if _, err := io.WriteString(c, "CONNECT "+hostPort+" HTTP/1.1\r\nHost: "+hostPort+"\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	const want = "HTTP/1.1 200 Connection established\r\n\r\n"
+	b := make([]byte, len(want))
+	if _, err := io.ReadFull(c, b); err != nil || string(b) != want {
+		t.Fatalf("CONNECT gives %q, %v", b, err)
+	}
+	return c
+}
+
+func TestAttackSNI(t *testing.T) {
+	t.Parallel()
+	hello := func(cfg *tls.Config) func(*testing.T, net.Conn) {
+		return func(t *testing.T, c net.Conn) {
+			cfg.InsecureSkipVerify = true
+			if err := tls.Client(c, cfg).Handshake(); err == nil {
+				t.Error("the handshake succeeds")
+			}
+		}
+	}
+	raw := func(s string) func(*testing.T, net.Conn) {
+		return func(_ *testing.T, c net.Conn) { _, _ = io.WriteString(c, s) }
+	}
+	tests := []struct {
+		name, rule string
+		send       func(*testing.T, net.Conn)
+	}{
+		{"another host", "sni-mismatch", hello(&tls.Config{ServerName: "evil.example"})},
+		{"a host above", "sni-mismatch", hello(&tls.Config{ServerName: "example"})},
+		{"no host", "sni-missing", hello(&tls.Config{})},
+		{"an address", "sni-missing", hello(&tls.Config{ServerName: "93.184.215.14"})},
+		{"ECH", "encrypted-client-hello", hello(&tls.Config{ServerName: "evil.example", EncryptedClientHelloConfigList: echConfig(t, "registry.example"), MinVersion: tls.VersionTLS13})},
+		{"plain HTTP", "", raw("GET / HTTP/1.1\r\nHost: registry.example\r\n\r\n")},
+		{"SSH", "", raw("SSH-2.0-OpenSSH_9.9\r\n")},
+		{"HTTP/2 in clear", "", raw("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")},
+		{"SSL 2", "", raw("\x80\x2e\x01\x00\x02\x00\x15\x00\x00\x00\x10" + strings.Repeat("\x01", 40))},
+		{"an alert first", "", raw("\x15\x03\x01\x00\x02\x01\x00")},
+		{"an endless hello", "", raw("\x16\x03\x01\x40\x00\x01\x00\xff\xff" + strings.Repeat("\x00", 1<<20))},
+		{"a hello in records of a byte", "", raw("\x16\x03\x01\x00\x01\x01" + strings.Repeat("\x16\x03\x01\x00\x01\x00", 1<<16))},
+		{"a broken hello", "", raw("\x16\x03\x01\x00\x08\x01\x00\x00\x04\x03\x03\x00\x00")},
+	}
+	for _, terminate := range []bool{false, true} {
+		for _, tt := range tests {
+			t.Run(fmt.Sprintf("%s, terminate %v", tt.name, terminate), func(t *testing.T) {
+				t.Parallel()
+				o := newOutside(t, "registry.example")
+				s := o.serveSeen(t)
+				g, a := o.open(t, defaultLimits, policy.Host{Host: "registry.example", Terminate: terminate})
+				c := tunnelTo(t, g, "registry.example:443")
+				tt.send(t, c)
+				_, _ = io.Copy(io.Discard, c) // until the gateway hangs up
+				got := waitRecords(t, a, 3)
+				i := slices.IndexFunc(got, func(r Record) bool { return r.Verdict == Denied })
+				if i < 0 || tt.rule != "" && got[i].Rule != tt.rule || tt.rule == "" && got[i].Rule != "not-tls" && got[i].Rule != "tls-failed" {
+					t.Errorf("audit %+v, want a denial by %q", got, tt.rule)
+				}
+				if err := g.Close(); err != nil {
+					t.Error(err)
+				}
+				if up := s.all(); up != "" {
+					t.Errorf("upstream got %q", up)
+				}
+			})
+		}
+	}
+}
+
+// TestAttackSmuggling sends what servers disagree about. The gateway makes
+// each request anew, so that there is one way to read what the upstream gets.
+func TestAttackSmuggling(t *testing.T) {
+	t.Parallel()
+	const smuggled = "GET /smuggled HTTP/1.1\r\nHost: registry.example\r\n\r\n"
+	const head = "POST http://registry.example/a HTTP/1.1\r\nHost: registry.example\r\n"
+	tests := map[string]string{
+		"TE and CL":            head + "Content-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled,
+		"CL and TE":            head + "Transfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n5c\r\n" + smuggled + "\r\n0\r\n\r\n",
+		"TE twice":             head + "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n" + smuggled,
+		"TE with a tab":        head + "Transfer-Encoding:\tchunked\r\nContent-Length: 60\r\n\r\n0\r\n\r\n" + smuggled,
+		"TE with a space":      head + "Transfer-Encoding : chunked\r\nContent-Length: 60\r\n\r\n0\r\n\r\n" + smuggled,
+		"TE of another kind":   head + "Transfer-Encoding: xchunked\r\nContent-Length: 60\r\n\r\n0\r\n\r\n" + smuggled,
+		"TE folded":            head + "Transfer-Encoding:\r\n chunked\r\nContent-Length: 60\r\n\r\n0\r\n\r\n" + smuggled,
+		"CL twice":             head + "Content-Length: 0\r\nContent-Length: 60\r\n\r\n" + smuggled,
+		"CL with a plus":       head + "Content-Length: +60\r\n\r\n" + smuggled,
+		"CL in a list":         head + "Content-Length: 0, 60\r\n\r\n" + smuggled,
+		"CL is hop by hop":     head + "Connection: Content-Length\r\nContent-Length: 52\r\n\r\n" + smuggled,
+		"a bad chunk":          head + "Transfer-Encoding: chunked\r\n\r\nzz\r\n" + smuggled + "0\r\n\r\n",
+		"a chunk too long":     head + "Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n" + smuggled,
+		"a chunk with LF":      head + "Transfer-Encoding: chunked\r\n\r\n2\nab\n0\n\n" + smuggled,
+		"a chunk extension":    head + "Transfer-Encoding: chunked\r\n\r\n2;x=\nx\r\nab\r\n0\r\n\r\n" + smuggled,
+		"a trailer":            head + "Transfer-Encoding: chunked\r\nTrailer: Host\r\n\r\n0\r\nHost: evil.example\r\nX: y\r\n\r\n",
+		"obs-fold":             head + "X-A: a\r\n Host: evil.example\r\nContent-Length: 0\r\n\r\n",
+		"obs-fold first":       head[:len(head)-len("Host: registry.example\r\n")] + " Host: evil.example\r\nHost: registry.example\r\n\r\n",
+		"a lone CR":            head + "X-A: a\rHost: evil.example\r\nContent-Length: 0\r\n\r\n",
+		"a lone LF":            head + "X-A: a\nX-B: b\r\nContent-Length: 0\r\n\r\n",
+		"a NUL":                head + "X-A: a\x00\r\nContent-Length: 0\r\n\r\n",
+		"CR LF in the path":    "POST http://registry.example/a%0d%0aHost:%20evil.example HTTP/1.1\r\nHost: registry.example\r\nContent-Length: 0\r\n\r\n",
+		"CR LF in the query":   "POST http://registry.example/a?x=%0d%0aHost:%20evil.example HTTP/1.1\r\nHost: registry.example\r\nContent-Length: 0\r\n\r\n",
+		"absolute form":        "POST http://registry.example/a HTTP/1.1\r\nHost: evil.example\r\nContent-Length: 0\r\n\r\n",
+		"HTTP/1.0 with TE":     "POST http://registry.example/a HTTP/1.0\r\nTransfer-Encoding: chunked\r\nContent-Length: 60\r\n\r\n0\r\n\r\n" + smuggled,
+		"HTTP/2 upgrade":       head + "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\nContent-Length: 0\r\n\r\n",
+		"HTTP/2 in clear":      "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00",
+		"a websocket":          head + "Connection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 0\r\n\r\n",
+		"a second request":     head + "Content-Length: 0\r\nConnection: keep-alive\r\n\r\n" + smuggled,
+		"a body of a response": head + "Content-Length: 0\r\n\r\nHTTP/1.1 200 OK\r\n\r\n",
+	}
+	for _, terminate := range []bool{false, true} {
+		for name, raw := range tests {
+			t.Run(fmt.Sprintf("%s, terminate %v", name, terminate), func(t *testing.T) {
+				t.Parallel()
+				o := newOutside(t, "registry.example")
+				s := o.serveSeen(t)
+				host := policy.Host{Host: "registry.example", Scheme: "http", Methods: []string{"POST"}, Paths: []string{"/a"}}
+				if terminate {
+					host.Scheme, host.Terminate = "https", true
+					tlsFront(t, o)
+				}
+				lim := defaultLimits
+				lim.forward.idle = time.Second // for bodies that do not come
+				g, _ := o.open(t, lim, host)
+				var c io.ReadWriteCloser = dial(t, g)
+				if terminate {
+					raw = strings.ReplaceAll(raw, "http://registry.example", "")
+					tc := tls.Client(tunnelTo(t, g, "registry.example:443"), &tls.Config{ServerName: "registry.example", RootCAs: trusted(t, g)})
+					if err := tc.Handshake(); err != nil {
+						t.Fatal(err)
+					}
+					c = tc
+				}
+				go func() { _, _ = io.WriteString(c, raw) }()
+				first, err := http.ReadResponse(bufio.NewReader(c), nil)
+				if err == nil {
+					first.Body.Close()
+				}
+				c.Close()
+				if err := g.Close(); err != nil {
+					t.Error(err)
+				}
+				up := s.all()
+				if strings.Contains(up, "evil.example") && !strings.Contains(up, "X-A: a Host: evil.example") && !strings.Contains(up, "x=%0d%0aHost:%20evil.example") ||
+					strings.Contains(up, "\nHost: evil") || strings.Contains(up, "\rHost: evil") {
+					t.Errorf("upstream got %q", up)
+				}
+				checkFraming(t, up)
+			})
+		}
+	}
+}
+
+// checkFraming fails if what an upstream got is not at most one request on
+// each connection, framed in one way.
+func checkFraming(t *testing.T, up string) {
+	t.Helper()
+	for _, one := range strings.Split(up, "\n---\n") {
+		if one == "" {
+			continue
+		}
+		head, rest, ok := strings.Cut(one, "\r\n\r\n")
+		lower := strings.ToLower(head)
+		if !ok && rest == "" {
+			continue // broken off before it was whole
+		}
+		if n := strings.Count(lower, "content-length:") + strings.Count(lower, "transfer-encoding:"); n > 1 {
+			t.Errorf("upstream got %d framings: %q", n, one)
+		}
+		if strings.Contains(lower, "upgrade") || strings.Contains(lower, "http2-settings") {
+			t.Errorf("upstream got an upgrade: %q", one)
+		}
+		if strings.ContainsAny(strings.ReplaceAll(head, "\r\n", ""), "\r\n\x00") {
+			t.Errorf("upstream got a bare line end: %q", one)
+		}
+		in := bufio.NewReader(strings.NewReader(one))
+		r, err := http.ReadRequest(in)
+		if err != nil {
+			t.Errorf("upstream got %q: %v", one, err)
+			continue
+		}
+		_, _ = io.Copy(io.Discard, r.Body)
+		if left, _ := io.ReadAll(in); len(left) > 0 {
+			t.Errorf("after the request upstream got %q", left)
+		}
+	}
+}
+
+// tlsFront puts TLS before an outside's server.
+func tlsFront(t *testing.T, o *outside) {
+	t.Helper()
+	behind := o.server
+	l, err := tls.Listen("tcp", "127.0.0.1:0", o.serverTLS())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer c.Close()
+				b, err := net.Dial("tcp", behind)
+				if err != nil {
+					return
+				}
+				defer b.Close()
+				var half sync.WaitGroup
+				half.Go(func() {
+					_, _ = io.Copy(b, c)
+					_ = b.(*net.TCPConn).CloseWrite()
+				})
+				_, _ = io.Copy(c, b)
+				c.Close()
+				half.Wait()
+			})
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		wg.Wait()
+	})
+	o.server = l.Addr().String()
+}
+
+// TestAttackInsideTunnel leaves the host of a tunnel whose TLS ends here.
+func TestAttackInsideTunnel(t *testing.T) {
+	t.Parallel()
+	o := newOutside(t, "registry.example", "other.example")
+	o.serveHTTP(t, true, http.HandlerFunc(echo))
+	g, _ := o.open(t, defaultLimits, policy.Host{Host: "registry.example", Terminate: true, Paths: []string{"/pkg/**"}}, policy.Host{Host: "other.example", Terminate: true})
+	for raw, want := range map[string]string{
+		"GET /pkg/a HTTP/1.1\r\nHost: other.example\r\n\r\n":                                           "host-mismatch",
+		"GET /pkg/a HTTP/1.1\r\nHost: registry.example:444\r\n\r\n":                                    "host-mismatch",
+		"GET /pkg/a HTTP/1.1\r\nHost: registry.example.\r\n\r\n":                                       "host-mismatch",
+		"GET /pkg/a HTTP/1.0\r\n\r\n":                                                                  "host-mismatch",
+		"GET https://other.example/pkg/a HTTP/1.1\r\nHost: registry.example\r\n\r\n":                   "form-not-permitted",
+		"CONNECT other.example:443 HTTP/1.1\r\nHost: registry.example\r\n\r\n":                         "form-not-permitted",
+		"GET //other.example/pkg/a HTTP/1.1\r\nHost: registry.example\r\n\r\n":                         "",
+		"GET /pkg/../secret HTTP/1.1\r\nHost: registry.example\r\n\r\n":                                "",
+		"GET /pkg/%2e%2e/secret HTTP/1.1\r\nHost: registry.example\r\n\r\n":                            "",
+		"GET /pkg/%2E%2E%2fsecret HTTP/1.1\r\nHost: registry.example\r\n\r\n":                          "",
+		"GET /pkg/..;/secret HTTP/1.1\r\nHost: registry.example\r\n\r\n":                               "",
+		"GET /pkg//secret HTTP/1.1\r\nHost: registry.example\r\n\r\n":                                  "",
+		"GET /pkg/..%5csecret HTTP/1.1\r\nHost: registry.example\r\n\r\n":                              "",
+		"GET /pkg/..\\secret HTTP/1.1\r\nHost: registry.example\r\n\r\n":                               "",
+		"GET /pkg/%252e%252e/secret HTTP/1.1\r\nHost: registry.example\r\n\r\n":                        "",
+		"GET /PKG/a HTTP/1.1\r\nHost: registry.example\r\n\r\n":                                        "path",
+		"GET /pkg HTTP/1.1\r\nHost: registry.example\r\n\r\n":                                          "",
+		"GET /%70kg/a HTTP/1.1\r\nHost: registry.example\r\n\r\n":                                      "",
+		"get /pkg/a HTTP/1.1\r\nHost: registry.example\r\n\r\n":                                        "",
+		"DELETE /pkg/a HTTP/1.1\r\nHost: registry.example\r\n\r\n":                                     "",
+		"GET /pkg/a HTTP/1.1\r\nHost: registry.example\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n": "body-not-permitted",
+	} {
+		c := tls.Client(tunnelTo(t, g, "registry.example:443"), &tls.Config{ServerName: "registry.example", RootCAs: trusted(t, g)})
+		if _, err := io.WriteString(c, raw); err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Close()
+		res, body := response(t, "GET", string(got))
+		if res.StatusCode != 403 || want != "" && body["rule"] != want {
+			t.Errorf("%q: %d %v, want rule %q", raw, res.StatusCode, body, want)
+		}
+	}
+	if d := o.dialed(); len(d) != 0 {
+		t.Errorf("connected to %v", d)
+	}
+}
+
+// TestAttackSlowTunnel never sends, or trickles, a ClientHello and a header in
+// the TLS that ends here.
+func TestAttackSlowTunnel(t *testing.T) {
+	t.Parallel()
+	lim := defaultLimits
+	lim.headerTime, lim.forward.hello = 200*time.Millisecond, 200*time.Millisecond
+	for _, terminate := range []bool{false, true} {
+		o := newOutside(t, "registry.example")
+		s := o.serveSeen(t)
+		g, a := o.open(t, lim, policy.Host{Host: "registry.example", Terminate: terminate})
+		silent := tunnelTo(t, g, "registry.example:443")
+		trickle := tunnelTo(t, g, "registry.example:443")
+		go dribble(trickle, "\x16\x03\x01\x40\x00\x01\x00\x3f\xfc")
+		conns := []net.Conn{silent, trickle}
+		if terminate {
+			c := tls.Client(tunnelTo(t, g, "registry.example:443"), &tls.Config{ServerName: "registry.example", RootCAs: trusted(t, g)})
+			if err := c.Handshake(); err != nil {
+				t.Fatal(err)
+			}
+			go dribble(c, "GET / HTTP/1.1\r\nX: ")
+			conns = append(conns, c)
+		}
+		for i, c := range conns {
+			if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("terminate %v: connection %d is still open", terminate, i)
+			}
+		}
+		waitRecords(t, a, 2*len(conns))
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+		if up := s.all(); strings.Trim(up, "\n-") != "" {
+			t.Errorf("terminate %v: upstream got %q", terminate, up)
+		}
+	}
+}
+
+// dribble writes a beginning and then a byte at a time until the other side
+// hangs up.
+func dribble(c net.Conn, begin string) {
+	_, err := io.WriteString(c, begin)
+	for err == nil {
+		_, err = c.Write([]byte("x"))
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func TestAttackEndlessResponse(t *testing.T) {
+	t.Parallel()
+	chunk := strings.Repeat("x", 1<<15)
+	endless := func(begin, more string) func(net.Conn) {
+		return func(c net.Conn) {
+			if _, err := http.ReadRequest(bufio.NewReader(c)); err != nil {
+				return
+			}
+			_, err := io.WriteString(c, begin)
+			for err == nil {
+				_, err = io.WriteString(c, more)
+			}
+		}
+	}
+	for name, f := range map[string]func(net.Conn){
+		"body":           endless("HTTP/1.1 200 OK\r\n\r\n", chunk),
+		"chunks":         endless("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", "8000\r\n"+chunk+"\r\n"),
+		"header":         endless("HTTP/1.1 200 OK\r\n", "X-A: "+chunk+"\r\n"),
+		"status line":    endless("HTTP/1.1 200 ", chunk),
+		"informational":  endless("", "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"),
+		"trailers":       endless("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", "X-A: "+chunk+"\r\n"),
+		"chunk header":   endless("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;", chunk),
+		"empty trickle":  endless("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", ""),
+		"protocol":       endless("HTTP/1.1 101 Switching Protocols\r\n\r\n", chunk),
+		"websocket":      endless("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", chunk),
+		"length too big": endless("HTTP/1.1 200 OK\r\nContent-Length: 9223372036854775807\r\n\r\n", chunk),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := newOutside(t, "registry.example")
+			o.serveRaw(t, f)
+			lim := defaultLimits
+			lim.forward.bytes, lim.forward.idle = 1<<20, 2*time.Second
+			if name == "empty trickle" {
+				o.serveRaw(t, func(c net.Conn) {
+					if _, err := http.ReadRequest(bufio.NewReader(c)); err != nil {
+						return
+					}
+					_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+					_, _ = io.Copy(io.Discard, c) // says no more
+				})
+				lim.forward.idle = 200 * time.Millisecond
+			}
+			g, a := o.open(t, lim, policy.Host{Host: "registry.example", Scheme: "http"})
+			got := exchange(t, g, "GET http://registry.example/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+			if len(got) > 4<<20 {
+				t.Errorf("the agent got %d bytes", len(got))
+			}
+			e := waitRecords(t, a, 2)[1].End
+			if e == nil || e.Got > lim.forward.bytes || name != "trailers" && name != "chunk header" && e.Error == "" && name != "empty trickle" {
+				t.Errorf("end %+v", e)
+			}
+		})
+	}
+}
+
+// TestAttackEndlessTunnel is the cap on bytes of a tunnel, in both directions,
+// and the time without any.
+func TestAttackEndlessTunnel(t *testing.T) {
+	t.Parallel()
+	lim := defaultLimits
+	lim.forward.bytes, lim.forward.idle = 1<<20, 300*time.Millisecond
+	for name, serve := range map[string]http.HandlerFunc{
+		"down": func(w http.ResponseWriter, _ *http.Request) { _, _ = io.Copy(w, zeros{}) },
+		"up":   func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) },
+		"idle": func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := newOutside(t, "registry.example")
+			o.serveHTTP(t, true, serve)
+			g, a := o.open(t, lim, policy.Host{Host: "registry.example"})
+			c := tls.Client(tunnelTo(t, g, "registry.example:443"), &tls.Config{ServerName: "registry.example", RootCAs: o.roots()})
+			begin := "GET / HTTP/1.1\r\nHost: registry.example\r\n\r\n"
+			if name != "down" {
+				begin = "POST / HTTP/1.1\r\nHost: registry.example\r\nTransfer-Encoding: chunked\r\n\r\n"
+			}
+			if _, err := io.WriteString(c, begin); err != nil {
+				t.Fatal(err)
+			}
+			if name == "up" {
+				go func() {
+					var err error
+					for err == nil {
+						_, err = fmt.Fprintf(c, "8000\r\n%s\r\n", strings.Repeat("x", 1<<15))
+					}
+				}()
+			}
+			if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Error("the tunnel is still open")
+			}
+			e := waitRecords(t, a, 2)[1].End
+			if e == nil || e.Got > lim.forward.bytes || e.Sent > lim.forward.bytes || name != "idle" && e.Error == "" {
+				t.Errorf("end %+v", e)
+			}
+		})
+	}
+}
+
+// TestAttackTunnelAfterEnd is the reuse of a kick's way out after its end.
+func TestAttackTunnelAfterEnd(t *testing.T) {
+	t.Parallel()
+	for _, terminate := range []bool{false, true} {
+		o := newOutside(t, "registry.example")
+		o.serveHTTP(t, true, http.HandlerFunc(echo))
+		g, a := o.open(t, defaultLimits, policy.Host{Host: "registry.example", Terminate: terminate})
+		roots := o.roots()
+		if terminate {
+			roots = trusted(t, g)
+		}
+		c := tls.Client(tunnelTo(t, g, "registry.example:443"), &tls.Config{ServerName: "registry.example", RootCAs: roots})
+		if err := c.Handshake(); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Close(); err != nil {
+			t.Fatal(err)
+		}
+		n := len(a.records(t))
+		_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: registry.example\r\n\r\n")
+		if got, _ := io.ReadAll(c); len(got) > 0 {
+			t.Errorf("terminate %v: after the end the tunnel gives %q", terminate, got)
+		}
+		if m := len(a.records(t)); m != n {
+			t.Errorf("terminate %v: %d records at Close and %d after", terminate, n, m)
+		}
+		if _, err := os.Stat(g.Socket()); err == nil {
+			t.Error("the socket is there")
+		}
+	}
+}
