@@ -295,6 +295,20 @@ func (c *call) exchange(end *End, cost *policy.Budget) error {
 	return nil
 }
 
+// sentBody is a body that lets go of what was read.
+type sentBody struct{ rest []byte }
+
+func (s *sentBody) Read(p []byte) (int, error) {
+	n := copy(p, s.rest)
+	if s.rest = s.rest[n:]; len(s.rest) == 0 {
+		s.rest = nil
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+func (s *sentBody) Close() error { return nil }
+
 func (c *call) send(ctx context.Context, key string, end *End, cost *policy.Budget) (*http.Response, error) {
 	out, err := http.NewRequestWithContext(ctx, c.r.Method, "", http.NoBody)
 	if err != nil {
@@ -310,8 +324,8 @@ func (c *call) send(ctx context.Context, key string, end *End, cost *policy.Budg
 		end.Sent = int64(len(body))
 		out.Header.Set("Content-Type", "application/json")
 		out.ContentLength = int64(len(body))
-		out.Body = io.NopCloser(bytes.NewReader(body))
-		c.body.raw = nil // an answer takes minutes
+		out.Body = &sentBody{rest: body}
+		c.body = nil // an answer takes minutes, in which it is not kept
 	}
 	connected := false
 	out = out.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected = true }}))

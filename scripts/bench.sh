@@ -15,6 +15,7 @@ if [ ! -x "$gitleaks-re2" ]; then
 fi
 ${GO:-go} build -o bin/bench ./internal/bench
 ${GO:-go} build -o bin/recall ./pushbroker/scan/internal/recall
+${GO:-go} build -o bin/egress-bench ./egress/internal/bench
 
 # On a new file system, where one can be made, so that neither the age of the
 # host's nor what was just deleted from it counts: ext4 without a journal passes
@@ -34,5 +35,6 @@ if [ "$(id -u)" = 0 ] && unshare --mount true 2>/dev/null; then
 else
   bin/bench -kick bin/kick -gitleaks "$gitleaks" "$@"
 fi
-# Appends to what the above wrote.
+# Both add to what the above wrote.
 bin/recall -gitleaks "$gitleaks-re2"
+bin/egress-bench
