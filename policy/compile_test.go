@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"go.yaml.in/yaml/v3"
@@ -238,11 +239,18 @@ func (doc *openShell) allows(t *testing.T, q question) bool {
 	return false
 }
 
+var globs sync.Map // of pattern and delimiter
+
 func globMatches(pattern, delimiter, s string) bool {
-	q := regexp.QuoteMeta(pattern)
-	q = strings.ReplaceAll(q, `\*\*`, `.*`)
+	key := [2]string{pattern, delimiter}
+	if re, ok := globs.Load(key); ok {
+		return re.(*regexp.Regexp).MatchString(s)
+	}
+	q := strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*\*`, `.*`)
 	q = strings.ReplaceAll(q, `\*`, `[^`+delimiter+`\n]*`)
-	return regexp.MustCompile(`^(?s:` + q + `)$`).MatchString(s)
+	re := regexp.MustCompile(`^(?s:` + q + `)$`)
+	globs.Store(key, re)
+	return re.MatchString(s)
 }
 
 // The same requests get the same verdict from the gateway's evaluator and from

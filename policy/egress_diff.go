@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -237,9 +238,9 @@ func (b Budget) widened(old Budget, of string) []string {
 		switch {
 		case before == 0, now != 0 && now <= before:
 		case now == 0:
-			out = append(out, fmt.Sprintf("%s of %s are no longer limited to %v", what, of, before))
+			out = append(out, fmt.Sprintf("%s of %s are no longer limited to %s", what, of, figure(before)))
 		default:
-			out = append(out, fmt.Sprintf("%s of %s: %v instead of %v", what, of, now, before))
+			out = append(out, fmt.Sprintf("%s of %s: %s instead of %s", what, of, figure(now), figure(before)))
 		}
 	}
 	add("requests", float64(b.Requests), float64(old.Requests))
@@ -247,3 +248,5 @@ func (b Budget) widened(old Budget, of string) []string {
 	add("money", b.Money, old.Money)
 	return out
 }
+
+func figure(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }

@@ -260,7 +260,7 @@ func (r *Reach) decideHost(q Request) Answer {
 	}
 	near := rules[0].where()
 	if !keep(func(h hostRule) bool { return slices.Contains(h.Ports, q.Port) }) {
-		return deny("port", "Port %d of %s is denied: %s has other ports. To allow it, the operator adds it to its ports.", q.Port, host, near)
+		return deny("port", "Port %d of %s is denied: %s has other ports. To allow it, the operator adds %s.", q.Port, host, near, entry(host, q))
 	}
 	if !keep(func(h hostRule) bool { return h.Scheme == q.Scheme }) {
 		return deny("scheme", "%s is denied on port %d of %s: %s has the other scheme. To allow it, the operator adds an entry with scheme %s and a port of its own.", q.Scheme, q.Port, host, near, q.Scheme)
@@ -279,11 +279,11 @@ func (r *Reach) decideHost(q Request) Answer {
 	}
 	near = rules[0].where()
 	if !keep(func(h hostRule) bool { return h.allowsMethod(q.Method) }) {
-		return deny("method", "%s is denied on %s: %s has other methods. To allow it, the operator adds it to its methods.", quoted(q.Method), host, near)
+		return deny("method", "%s is denied on %s: %s has other methods. To allow it, the operator adds it to the methods of the host's entry in egress.hosts, or adds one with it.", quoted(q.Method), host, near)
 	}
 	near = rules[0].where()
 	if !keep(func(h hostRule) bool { return h.allowsPath(q.Path) }) {
-		return deny("path", "%s %s is denied on %s: %s has other paths. To allow it, the operator adds it to its paths.", q.Method, quoted(q.Path), host, near)
+		return deny("path", "%s %s is denied on %s: %s has other paths. To allow it, the operator adds it to the paths of the host's entry in egress.hosts, or adds one with it.", q.Method, quoted(q.Path), host, near)
 	}
 	allowed.Rule = rules[0].name
 	allowed.Detail = fmt.Sprintf("%s allows %s %s on %s:%d.", rules[0].where(), q.Method, quoted(q.Path), host, q.Port)
@@ -299,6 +299,10 @@ func remedy(host string, q Request) string {
 			}
 		}
 	}
+	return entry(host, q)
+}
+
+func entry(host string, q Request) string {
 	s := fmt.Sprintf("{host: %s", host)
 	switch {
 	case q.Scheme == SchemeHTTP && q.Port != 80:
