@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kickhq/kick/internal/agents"
 	"github.com/kickhq/kick/internal/config"
 	"github.com/kickhq/kick/internal/escape"
 	"github.com/kickhq/kick/internal/request"
@@ -92,6 +93,7 @@ A repository on GitHub is reached with a GitHub App (--github-app-id and
 	f.Float64Var(&o.CPUs, "cpus", 0, "limit of CPU cores")
 	f.StringArrayVar(&o.ProgramDirs, "program-dir", nil, "further host `directory` of programs, seen read-only by the agent")
 	f.StringArrayVar(&o.AcceptWeaker, "accept-weaker", nil, "isolation `property` that may be missing on this host, or hole that git may have, by name")
+	completeWords(c, "agent-kind", agents.Names()...)
 	completeWords(c, "runtime", config.Runtimes...)
 	completeWords(c, "publish", string(manager.PublishPR), string(manager.PublishBranch), string(manager.PublishNone))
 	completeWords(c, "network", string(sandbox.NetworkRestricted), string(sandbox.NetworkNone))
