@@ -35,6 +35,6 @@ if [ "$(id -u)" = 0 ] && unshare --mount true 2>/dev/null; then
 else
   bin/bench -kick bin/kick -gitleaks "$gitleaks" "$@"
 fi
-# Both add to what the above wrote.
+# Both replace or add their sections of what the above left.
 bin/recall -gitleaks "$gitleaks-re2"
 bin/egress-bench

@@ -163,7 +163,7 @@ func (p *Printer) PolicyTable(rows []policy.RuleRow, q *policy.Policy) {
 		}
 		p.para(0, fmt.Sprintf("Exception until %s: %s is %s %s (%s)", e.Expires.Format(time.DateOnly), e.Rule, e.Level, where, escape.String(e.Reason)))
 	}
-	p.para(0, fmt.Sprintf("Secrets: a certain one is %s, a possible one %s; %d known ones are accepted.", q.Secrets.Certain, q.Secrets.Possible, len(q.Secrets.Exceptions)))
+	p.para(0, fmt.Sprintf("Secrets: a certain one is %s, a possible one %s; %d known ones are accepted. What cannot be searched to its end is as a certain one (not-searched), an archive that cannot be opened as a possible one (opaque-archive).", q.Secrets.Certain, q.Secrets.Possible, len(q.Secrets.Exceptions)))
 }
 
 func limits(l policy.Limits) string {

@@ -1,6 +1,7 @@
 // Command recall measures the scanner beside gitleaks: the speed on source, the
 // findings where nothing is planted, and how much of the planted corpus each
-// finds. It appends its sections to docs/benchmarks.md.
+// finds; and what the broker takes for one small commit. It replaces its
+// sections of docs/benchmarks.md.
 package main
 
 import (
@@ -29,7 +30,7 @@ import (
 func main() {
 	gitleaks := flag.String("gitleaks", "gitleaks", "gitleaks v8.30.1, built with RE2")
 	every := flag.Int("every", 10, "measure one plant in so many; 1: the whole corpus")
-	out := flag.String("out", "docs/benchmarks.md", "file to append to")
+	out := flag.String("out", "docs/benchmarks.md", "file whose sections of this to write")
 	flag.Parse()
 	if err := measure(*gitleaks, *every, *out); err != nil {
 		log.Fatalf("recall: %v", err)
@@ -56,13 +57,38 @@ func measure(gitleaks string, every int, out string) (err error) {
 	if err := m.recall(every); err != nil {
 		return fmt.Errorf("corpus: %w", err)
 	}
+	if err := m.smallCommit(); err != nil {
+		return fmt.Errorf("one small commit: %w", err)
+	}
 	fmt.Print(m.report.String())
-	f, err := os.OpenFile(out, os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
+	kept, err := os.ReadFile(out)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	_, err = f.WriteString(m.report.String())
-	return errors.Join(err, f.Close())
+	text := string(kept)
+	for _, heading := range []string{speedHeading, recallHeading, commitHeading} {
+		text = without(text, heading)
+	}
+	return os.WriteFile(out, []byte(text+m.report.String()), 0o644)
+}
+
+// The headings of what is written here.
+const (
+	speedHeading  = "\n## Secret scanner: speed, and findings where nothing was planted\n"
+	recallHeading = "\n## Secret scanner: recall on the planted corpus\n"
+	commitHeading = "\n## Broker: one small commit\n"
+)
+
+// without returns text without the section of heading, which the last run wrote.
+func without(text, heading string) string {
+	before, rest, ok := strings.Cut(text, heading)
+	if !ok {
+		return text
+	}
+	if next := strings.Index(rest, "\n## "); next >= 0 {
+		before += rest[next:]
+	}
+	return before
 }
 
 type measurement struct {
@@ -81,8 +107,7 @@ func (m *measurement) speed() error {
 	if err := writeHistory(history); err != nil {
 		return err
 	}
-	m.report.WriteString(`
-## Secret scanner: speed, and findings where nothing was planted
+	m.report.WriteString(speedHeading + `
 
 CPU time of one core, decoding on; gitleaks v8.30.1 is built with RE2 and decodes two levels and archives. Findings are those
 that block or ask for review.
@@ -209,9 +234,8 @@ func (m *measurement) recall(every int) error {
 		}
 		all += len(plants)
 	}
+	m.report.WriteString(recallHeading)
 	fmt.Fprintf(&m.report, `
-## Secret scanner: recall on the planted corpus
-
 %d plants, one in %d of all: the shapes of %d rules' values × %d encodings × %d places, as far as a place can hold the encoded
 bytes. Values of gitleaks' rules are drawn until gitleaks finds them. *kick* is the broker with its scanner; *git* is
 `+"`gitleaks git`"+` on the same commits, as one would run it; *items* is `+"`gitleaks dir`"+` given each item as a file with a
