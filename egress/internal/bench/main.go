@@ -39,7 +39,7 @@ func main() {
 	serve := flag.String("serve", "", "for the program itself: directory of the gateways' sockets")
 	endpoint := flag.String("endpoint", "", "for the program itself: the model server")
 	flag.Parse()
-	err := error(nil)
+	var err error
 	if *serve != "" {
 		err = gateways(*serve, *endpoint)
 	} else {
@@ -51,7 +51,7 @@ func main() {
 }
 
 // gateways serves until the standard input ends.
-func gateways(dir, endpoint string) error {
+func gateways(dir, endpoint string) (err error) {
 	for i := range sandboxes {
 		g, err := egress.Listen(context.Background(), filepath.Join(dir, strconv.Itoa(i)), egress.Config{
 			Kick: "k0000000000000", Agent: "bench", Audit: io.Discard,
@@ -61,10 +61,10 @@ func gateways(dir, endpoint string) error {
 		if err != nil {
 			return err
 		}
-		defer g.Close()
+		defer func() { err = errors.Join(err, g.Close()) }()
 	}
 	fmt.Println("up")
-	_, err := io.Copy(io.Discard, os.Stdin)
+	_, err = io.Copy(io.Discard, os.Stdin)
 	return err
 }
 
