@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -172,7 +171,7 @@ func (g *Gateway) fetch(w http.ResponseWriter, r *http.Request, c gitCall, a pol
 	if err != nil {
 		return fail(http.StatusBadGateway, err)
 	}
-	res, err := g.gitTransport(a).RoundTrip(out)
+	res, err := g.gitTransport(c, a).RoundTrip(out)
 	switch {
 	case errors.Is(err, ask.over):
 		return fail(http.StatusRequestEntityTooLarge, ask.over)
@@ -235,10 +234,14 @@ func (g *Gateway) gitRequest(ctx context.Context, r *http.Request, c gitCall, a 
 
 // gitTransport makes one connection, to an address that the answer allows. It
 // follows no redirect, and takes no proxy from kick's own environment.
-func (g *Gateway) gitTransport(a policy.Answer) *http.Transport {
+func (g *Gateway) gitTransport(c gitCall, a policy.Answer) *http.Transport {
 	return &http.Transport{
-		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			return g.connect(ctx, network, address, a)
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			addrs, err := g.resolve(ctx, c.host, a)
+			if err != nil {
+				return nil, err
+			}
+			return g.dial(ctx, addrs, 443)
 		},
 		TLSClientConfig:        &tls.Config{RootCAs: g.cfg.Roots},
 		TLSHandshakeTimeout:    10 * time.Second,
@@ -246,41 +249,6 @@ func (g *Gateway) gitTransport(a policy.Answer) *http.Transport {
 		DisableKeepAlives:      true,
 		DisableCompression:     true, // git does so itself
 	}
-}
-
-// connect resolves a host once and connects to an address that the answer
-// allows.
-func (g *Gateway) connect(ctx context.Context, network, address string, a policy.Answer) (net.Conn, error) {
-	host, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return nil, err
-	}
-	resolve, dial := g.cfg.Resolve, g.cfg.Dial
-	if resolve == nil {
-		resolve = func(ctx context.Context, host string) ([]netip.Addr, error) {
-			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-		}
-	}
-	if dial == nil {
-		dial = (&net.Dialer{Timeout: 10 * time.Second}).DialContext
-	}
-	found, err := resolve(ctx, host)
-	if err != nil {
-		return nil, err
-	}
-	err = fmt.Errorf("%s has no address", host)
-	for _, ip := range found {
-		if rule, ok := a.AllowsAddress(ip); !ok {
-			return nil, fmt.Errorf("%s resolves to %s, which may not be connected to: %s", host, ip, rule)
-		}
-	}
-	for _, ip := range found {
-		var c net.Conn
-		if c, err = dial(ctx, network, net.JoinHostPort(ip.Unmap().String(), port)); err == nil {
-			return c, nil
-		}
-	}
-	return nil, err
 }
 
 // gitType is the type of the answer.
