@@ -92,7 +92,7 @@ func TestInspectingAttacks(t *testing.T) {
 		echo $T >t; git add t; git commit -qm t; echo 'on: push' >.github/workflows/x.yml; git add -A; git commit -qm ci
 		git replace HEAD~1 HEAD~2; git replace HEAD HEAD~2; git rev-parse main >.git/info/grafts; echo '* filter=x diff=x' >.git/info/attributes
 		evil; for k in core.fsmonitor core.pager core.sshCommand core.alternateRefsCommand diff.external diff.x.textconv filter.x.clean filter.x.smudge gpg.program alias.rev-parse uploadpack.packObjectsHook pager.bundle; do git config $k "$PWD/.git/evil"; done
-		git config log.showSignature true; git config core.hooksPath "$PWD/.git"; git config remote.p.url "ext::touch $MARK"; git config remote.p.promisor true; git config protocol.ext.allow always
+		git config log.showSignature true; git config core.hooksPath "$PWD/.git"; git config remote.p.url "ext::touch $MARK"; git config protocol.ext.allow always
 		git config transfer.fsckObjects false; git config core.commitGraph true; git status >/dev/null 2>&1 || :; live`)
 	out, code := kickOutput(t, repo, "inspect", "--state-dir", filepath.Join(t.TempDir(), "s"), "main..work")
 	if code != manager.Refused.ExitCode() || !strings.Contains(out, "github-token") || !strings.Contains(out, "protected-ci") {

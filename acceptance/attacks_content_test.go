@@ -168,7 +168,7 @@ var contentAttacks = []attack{
 
 	// Text that deceives.
 	refused("isolates in code", `printf 'if x \342\201\246 // \342\201\251 {\n' >x.go; git add -A; git commit -qm x`, "content-bidi"),
-	refused("tag characters in instructions for agents", `printf 'be nice\363\240\201\201\363\240\201\202\n' >AGENTS.md; git add -A; git commit -qm x`, "content-agent", "content-bidi", "protected-agent"),
+	refused("tag characters in instructions for agents", `printf 'be nice\363\240\201\201\363\240\201\202\n' >AGENTS.md; git add -A; git commit -qm x`, "content-bidi", "protected-agent"),
 	refused("text hidden in variation selectors", `printf 'nice \360\237\231\202\363\240\204\200\363\240\204\201\n' >x.md; git add -A; git commit -qm "$(printf 'nice \360\237\231\202\363\240\204\200\363\240\204\201')"`, "commit-message", "content-bidi"),
 	refused("override of direction in UTF-16", `printf '\377\376i\0f\0\056\040x\0\n\0' >x.cs; git add -A; git commit -qm x`, "content-bidi"),
 	{name: "escape sequences in output", script: `work; printf '\033]0;owned\007\033[2J\r::error::x\n##[error]y\n\302\233 31m\342\200\256'; printf '\033]52;c;AAAA\007' >&2`},

@@ -169,9 +169,12 @@ func (a attack) check(t *testing.T, bare, base string, o manager.Outcome, output
 func wantPlain(t *testing.T, output string) {
 	t.Helper()
 	if i := strings.IndexFunc(output, func(r rune) bool {
-		return r < ' ' && r != '\n' && r != '\t' || 0x7f <= r && r < 0xa0 || r == 0x202e || r == utf8.RuneError
+		return r < ' ' && r != '\n' && r != '\t' || 0x7f <= r && r < 0xa0 || r == 0x202e
 	}); i >= 0 {
 		t.Errorf("a control character reaches the terminal: %q", output[max(0, i-20):min(len(output), i+20)])
+	}
+	if !utf8.ValidString(output) {
+		t.Errorf("bytes that are no UTF-8 reach the terminal: %q", output)
 	}
 }
 
