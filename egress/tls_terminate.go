@@ -33,7 +33,7 @@ func (g *Gateway) terminate(ctx context.Context, c net.Conn, req Request, t targ
 			}, nil
 		},
 	})
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	hctx, cancel := context.WithTimeout(ctx, g.limits.forward.hello)
 	err := conn.HandshakeContext(hctx)
 	cancel()

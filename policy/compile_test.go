@@ -2,6 +2,7 @@ package policy
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -363,7 +364,7 @@ func TestNetworkPolicyAgrees(t *testing.T) {
 	dec := yaml.NewDecoder(bytes.NewReader(manifest))
 	for {
 		var n NetworkPolicy
-		if err := dec.Decode(&n); err == io.EOF {
+		if err := dec.Decode(&n); errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {
 			t.Fatal(err)

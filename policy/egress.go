@@ -36,7 +36,7 @@ func (e Egress) For(repo, agent string) Egress {
 	e.Scopes = nil
 	for _, s := range scopes {
 		if appliesRepo(s.Repos, repo) && applies(s.Agents, agent) {
-			e = e.with(s.Egress.without(e))
+			e = e.with(s.without(e))
 		}
 	}
 	return e
