@@ -9,7 +9,7 @@ import (
 
 // Bounds of what is held for writers that are slower than the agent.
 const (
-	outputTail   = 64 << 10         // kept of what is over the limit
+	outputTail   = 64 << 10         // kept of what is over the limit, of each stream
 	outputQueue  = 4 << 20          // bytes that wait for a writer
 	outputChunks = 256              // frames that do
 	outputStall  = 30 * time.Second // how long a full queue may hold the agent up
@@ -34,7 +34,7 @@ type output struct {
 	total   [2]int64
 	passed  int64
 	dropped int64
-	ending  tail
+	ending  [2]tail
 }
 
 type chunk struct {
@@ -49,7 +49,7 @@ func newOutput(stdout, stderr io.Writer, limit int64) *output {
 		chunks:  make(chan chunk, outputChunks),
 		done:    make(chan struct{}),
 		drained: make(chan struct{}, 1),
-		ending:  tail{max: outputTail},
+		ending:  [2]tail{{max: outputTail}, {max: outputTail}},
 	}
 	go o.copy()
 	return o
@@ -69,7 +69,7 @@ func (o *output) write(stream int, b []byte) {
 	}
 	if rest := b[len(pass):]; len(rest) > 0 {
 		o.dropped += int64(len(rest))
-		_, _ = o.ending.Write(rest)
+		_, _ = o.ending[stream].Write(rest)
 	}
 }
 
@@ -122,14 +122,17 @@ func (o *output) copy() {
 	}
 }
 
-// finish passes the rest on and tells whether something was dropped. What is
-// left of the output over the limit goes to stdout, after a line that says how
-// much is missing.
+// finish passes the rest on and tells whether something was dropped. The ends of
+// the output over the limit come after a line on stdout that says how much is
+// missing.
 func (o *output) finish() (cut bool) {
 	if o.dropped > 0 {
-		end := o.ending.String()
-		note := fmt.Sprintf("\n[kick: %d bytes of output cut here]\n", o.dropped-int64(len(end)))
-		o.queue(chunk{0, []byte(note + end)})
+		out, err := o.ending[0].String(), o.ending[1].String()
+		note := fmt.Sprintf("\n[kick: %d bytes of output cut here]\n", o.dropped-int64(len(out)+len(err)))
+		o.queue(chunk{0, []byte(note + out)})
+		if err != "" {
+			o.queue(chunk{1, []byte(err)})
+		}
 	}
 	close(o.chunks)
 	select {
