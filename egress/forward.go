@@ -8,8 +8,10 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/http/httputil"
 	"net/netip"
+	"net/textproto"
 	"net/url"
 	"strconv"
 	"strings"
@@ -210,7 +212,7 @@ func (g *Gateway) pass(w http.ResponseWriter, r *http.Request, rec Record, t tar
 		end.Error = err.Error()
 		return
 	}
-	r = r.WithContext(ctx)
+	r = r.WithContext(boundHints(ctx))
 	r.Header.Del("Upgrade") // to nothing that could not be read
 	if r.Body != nil {
 		r.Body = sent.body(r.Body)
@@ -234,6 +236,24 @@ func (g *Gateway) pass(w http.ResponseWriter, r *http.Request, rec Record, t tar
 		},
 	}
 	proxy.ServeHTTP(w, r)
+}
+
+// maxHints is how many informational answers (1xx) may come before the one that
+// counts. Servers send one or two.
+const maxHints = 10
+
+// boundHints ends a request whose answer is nothing but informational ones,
+// which no other cap counts.
+func boundHints(ctx context.Context) context.Context {
+	hints := 0
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		Got1xxResponse: func(int, textproto.MIMEHeader) error {
+			if hints++; hints > maxHints {
+				return fmt.Errorf("the upstream sent more than %d informational answers", maxHints)
+			}
+			return nil
+		},
+	})
 }
 
 // rewrite makes the outgoing request, of which hop-by-hop headers are gone.
