@@ -286,6 +286,9 @@ func TestPackageManagersThroughPresets(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			if out, err := exec.Command(tt.needs[0], tt.needs[1:]...).CombinedOutput(); err != nil {
+				if os.Getenv("CI") != "" {
+					t.Fatalf("%q: %v\n%s", tt.needs, err, out)
+				}
 				t.Skipf("%q: %v\n%s", tt.needs, err, out)
 			}
 			out, ok, records := s.sandboxed(t, tt.script, tt.preset)

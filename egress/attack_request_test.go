@@ -139,36 +139,21 @@ func tlsFront(t *testing.T, o *outside) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			wg.Go(func() {
-				defer c.Close()
-				b, err := net.Dial("tcp", behind)
-				if err != nil {
-					return
-				}
-				defer b.Close()
-				var half sync.WaitGroup
-				half.Go(func() {
-					_, _ = io.Copy(b, c)
-					_ = b.(*net.TCPConn).CloseWrite()
-				})
-				_, _ = io.Copy(c, b)
-				c.Close()
-				half.Wait()
-			})
+	o.serveOn(t, l, func(c net.Conn) {
+		b, err := net.Dial("tcp", behind)
+		if err != nil {
+			return
 		}
+		defer b.Close()
+		var half sync.WaitGroup
+		half.Go(func() {
+			_, _ = io.Copy(b, c)
+			_ = b.(*net.TCPConn).CloseWrite()
+		})
+		_, _ = io.Copy(c, b)
+		c.Close()
+		half.Wait()
 	})
-	t.Cleanup(func() {
-		l.Close()
-		wg.Wait()
-	})
-	o.server = l.Addr().String()
 }
 
 // TestAttackInsideTunnel leaves the host of a tunnel whose TLS ends here.

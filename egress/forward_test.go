@@ -114,6 +114,11 @@ func (o *outside) serveRaw(t *testing.T, f func(net.Conn)) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	o.serveOn(t, l, f)
+}
+
+// serveOn puts a server outside that a function speaks for on a listener.
+func (o *outside) serveOn(t *testing.T, l net.Listener, f func(net.Conn)) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for {
@@ -143,20 +148,10 @@ func (o *outside) roots() *x509.CertPool {
 // openTo opens a gateway to an outside.
 func (o *outside) open(t *testing.T, lim limits, hosts ...policy.Host) (*Gateway, *audit) {
 	t.Helper()
-	a := &audit{}
-	g, err := listen(context.Background(), filepath.Join(shortDir(t), "egress"), Config{
-		Kick: "k0000000000001", Agent: "fixer", Audit: a, Policy: policy.Egress{Hosts: hosts},
+	return openConfig(t, lim, Config{
+		Kick: "k0000000000001", Agent: "fixer", Policy: policy.Egress{Hosts: hosts},
 		Roots: o.roots(), Resolve: o.resolve, Dial: o.dial,
-	}, lim)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := g.Close(); err != nil {
-			t.Error(err)
-		}
 	})
-	return g, a
 }
 
 // client is an agent's HTTP client behind the gateway.
@@ -205,14 +200,18 @@ func get(t *testing.T, c *http.Client, u string) (int, string) {
 // client has its answer.
 func waitRecords(t *testing.T, a *audit, n int) []Record {
 	t.Helper()
-	for range 2000 {
+	late := time.After(10 * time.Second)
+	for {
+		next := a.next()
 		if got := a.records(t); len(got) >= n {
 			return got
 		}
-		time.Sleep(5 * time.Millisecond)
+		select {
+		case <-next:
+		case <-late:
+			t.Fatalf("the audit has %+v, want %d records", a.records(t), n)
+		}
 	}
-	t.Fatalf("the audit has %+v, want %d records", a.records(t), n)
-	return nil
 }
 
 // echo tells what a request looks like upstream.

@@ -37,6 +37,8 @@ type audit struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
 	err error
+	// grown, if somebody waits, is closed by the next record.
+	grown chan struct{}
 }
 
 func (a *audit) Write(p []byte) (int, error) {
@@ -45,7 +47,21 @@ func (a *audit) Write(p []byte) (int, error) {
 	if a.err != nil {
 		return 0, a.err
 	}
+	if a.grown != nil {
+		close(a.grown)
+		a.grown = nil
+	}
 	return a.buf.Write(p)
+}
+
+// next is closed when a further record is written.
+func (a *audit) next() <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.grown == nil {
+		a.grown = make(chan struct{})
+	}
+	return a.grown
 }
 
 func (a *audit) records(t *testing.T) []Record {
@@ -63,12 +79,19 @@ func (a *audit) records(t *testing.T) []Record {
 	return out
 }
 
-// open opens a gateway that the test's end closes. Names of sockets are short,
-// so the directory is not that of the test's long name.
+// open opens a gateway that denies everything.
 func open(t *testing.T, lim limits) (*Gateway, *audit) {
 	t.Helper()
+	return openConfig(t, lim, Config{Kick: "k0000000000001", Agent: "fixer"})
+}
+
+// openConfig opens a gateway that the test's end closes. Names of sockets are
+// short, so the directory is not that of the test's long name.
+func openConfig(t testing.TB, lim limits, cfg Config) (*Gateway, *audit) {
+	t.Helper()
 	a := &audit{}
-	g, err := listen(context.Background(), filepath.Join(shortDir(t), "egress"), Config{Kick: "k0000000000001", Agent: "fixer", Audit: a}, lim)
+	cfg.Audit = a
+	g, err := listen(context.Background(), filepath.Join(shortDir(t), "egress"), cfg, lim)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -248,8 +248,8 @@ func (c *call) forward() error {
 	}
 	rec, d := c.g.decided(c.req, Decision{Allow: true, Rule: "model-route:" + c.route.Route})
 	if !d.Allow {
-		_ = held.settle(policy.Budget{})
-		return &refusalError{status: http.StatusForbidden, rule: d.Rule, detail: d.Detail}
+		err := held.settle(policy.Budget{})
+		return &refusalError{status: http.StatusForbidden, rule: d.Rule, detail: d.Detail, cause: err}
 	}
 	end := End{Model: c.name}
 	cost := policy.Budget{Requests: 1}

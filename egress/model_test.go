@@ -108,22 +108,6 @@ func (p *provider) config(t testing.TB, models ...policy.Model) Config {
 	}
 }
 
-func openConfig(t testing.TB, lim limits, cfg Config) (*Gateway, *audit) {
-	t.Helper()
-	a := &audit{}
-	cfg.Audit = a
-	g, err := listen(context.Background(), filepath.Join(shortDir(t), "egress"), cfg, lim)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := g.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return g, a
-}
-
 func agentClient(t testing.TB, g *Gateway) *http.Client {
 	tr := &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

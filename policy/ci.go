@@ -132,11 +132,7 @@ func (d *decoder) ci(n *yaml.Node, c *CI) {
 	fields["scopes"] = func(v *yaml.Node) {
 		d.list(v, "scopes", func(v *yaml.Node) {
 			var s CIScope
-			fields := d.ciSettings(&s.CISettings)
-			fields["repos"] = func(v *yaml.Node) { s.Repos = d.strs(v, "repos", checkRepo) }
-			fields["agents"] = func(v *yaml.Node) { s.Agents = d.strs(v, "agents", checkAgent) }
-			d.mapping(v, "a scope of ci", fields)
-			d.need(v, "a scope", "repos or agents", d.has(v, "repos") || d.has(v, "agents"))
+			d.scoped(v, "a scope of ci", &s.Repos, &s.Agents, d.ciSettings(&s.CISettings))
 			c.Scopes = append(c.Scopes, s)
 		})
 	}

@@ -21,11 +21,7 @@ func (d *decoder) egress(n *yaml.Node, e *Egress) {
 	fields["scopes"] = func(v *yaml.Node) {
 		d.list(v, "scopes", func(v *yaml.Node) {
 			var s EgressScope
-			fields := d.egressFields(&s.Egress)
-			fields["repos"] = func(v *yaml.Node) { s.Repos = d.strs(v, "repos", checkRepo) }
-			fields["agents"] = func(v *yaml.Node) { s.Agents = d.strs(v, "agents", checkAgent) }
-			d.mapping(v, "a scope of egress", fields)
-			d.need(v, "a scope", "repos or agents", d.has(v, "repos") || d.has(v, "agents"))
+			d.scoped(v, "a scope of egress", &s.Repos, &s.Agents, d.egressFields(&s.Egress))
 			d.need(v, "a scope", "presets, hosts, git or models", d.has(v, "presets") || d.has(v, "hosts") || d.has(v, "git") || d.has(v, "models"))
 			e.Scopes = append(e.Scopes, s)
 		})

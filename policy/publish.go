@@ -109,11 +109,7 @@ func (d *decoder) publish(n *yaml.Node, p *Publish) {
 	fields["scopes"] = func(v *yaml.Node) {
 		d.list(v, "scopes", func(v *yaml.Node) {
 			var s PublishScope
-			fields := d.publishFields(&s.Publish)
-			fields["repos"] = func(v *yaml.Node) { s.Repos = d.strs(v, "repos", checkRepo) }
-			fields["agents"] = func(v *yaml.Node) { s.Agents = d.strs(v, "agents", checkAgent) }
-			d.mapping(v, "a scope of publish", fields)
-			d.need(v, "a scope", "repos or agents", d.has(v, "repos") || d.has(v, "agents"))
+			d.scoped(v, "a scope of publish", &s.Repos, &s.Agents, d.publishFields(&s.Publish))
 			p.Scopes = append(p.Scopes, s)
 		})
 	}

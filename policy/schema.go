@@ -151,17 +151,23 @@ func (d *decoder) exception(n *yaml.Node) Exception {
 	return e
 }
 
+// scoped decodes a scope: the fields that it changes, for some repositories or
+// agents.
+func (d *decoder) scoped(n *yaml.Node, what string, repos, agents *[]string, fields map[string]field) {
+	fields["repos"] = func(v *yaml.Node) { *repos = d.strs(v, "repos", checkRepo) }
+	fields["agents"] = func(v *yaml.Node) { *agents = d.strs(v, "agents", checkAgent) }
+	d.mapping(n, what, fields)
+	d.need(n, "a scope", "repos or agents", d.has(n, "repos") || d.has(n, "agents"))
+}
+
 func (d *decoder) scope(n *yaml.Node) Scope {
 	s := Scope{line: n.Line}
-	d.mapping(n, "a scope", map[string]field{
-		"repos":      func(v *yaml.Node) { s.Repos = d.strs(v, "repos", checkRepo) },
-		"agents":     func(v *yaml.Node) { s.Agents = d.strs(v, "agents", checkAgent) },
+	d.scoped(n, "a scope", &s.Repos, &s.Agents, map[string]field{
 		"rules":      func(v *yaml.Node) { s.Rules = d.rules(v) },
 		"limits":     func(v *yaml.Node) { s.Limits = d.limits(v) },
 		"allow_only": func(v *yaml.Node) { s.AllowOnly = d.globs(v, "allow_only") },
 		"protect":    func(v *yaml.Node) { s.Protect = d.protects(v) },
 	})
-	d.need(n, "a scope", "repos or agents", d.has(n, "repos") || d.has(n, "agents"))
 	d.need(n, "a scope", "rules, limits, allow_only or protect", d.has(n, "rules") || d.has(n, "limits") || d.has(n, "allow_only") || d.has(n, "protect"))
 	return s
 }
