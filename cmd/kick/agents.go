@@ -27,16 +27,13 @@ one outside the sandbox. Run one with kick run --agent-kind KIND.`,
 		Args:      args(cobra.MaximumNArgs(1)),
 		ValidArgs: agents.Names(),
 		RunE: func(_ *cobra.Command, a []string) error {
-			if output != "text" && output != "json" {
-				return usagef("--output %s: want text or json", output)
-			}
 			if len(a) == 0 {
 				return listAgents(output)
 			}
 			return showAgent(a[0], output)
 		},
 	}
-	c.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	addOutput(c, &output, "json")
 	return c
 }
 

@@ -73,7 +73,7 @@ func policyCheckRun(o *policyOptions, method, url string) error {
 }
 
 func newPolicyDiff() *cobra.Command {
-	output := "text"
+	var output string
 	c := &cobra.Command{
 		Use:   "diff OLD NEW",
 		Short: "Say what sandboxes reach by a policy that they did not by another",
@@ -85,14 +85,11 @@ reach widens in anything, so that CI can ask for a person.`,
 		Args:    args(cobra.ExactArgs(2)),
 		RunE:    func(_ *cobra.Command, a []string) error { return policyDiffRun(a[0], a[1], output) },
 	}
-	c.Flags().StringVarP(&output, "output", "o", output, "text or json")
+	addOutput(c, &output, "json")
 	return c
 }
 
 func policyDiffRun(oldFile, newFile, output string) error {
-	if output != "text" && output != "json" {
-		return usagef("--output %s: want text or json", output)
-	}
 	before, err := policy.Load(oldFile)
 	if err != nil {
 		return usageError{err}
