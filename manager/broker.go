@@ -114,7 +114,7 @@ func (r *run) duplicate(ctx context.Context, v *pushbroker.Verdict, work pushbro
 		return false
 	}
 	what := fmt.Sprintf("pull request #%d, %s", found.Number, found.URL)
-	v.Add(r.policy(work).Judge(policy.Subject{Work: &policy.Work{Duplicate: what}}, time.Now())...)
+	v.Add(r.policy().Judge(policy.Subject{Work: &policy.Work{Duplicate: what}}, time.Now())...)
 	r.out.Findings = v.Findings
 	if v.Blocks() {
 		r.out.PullRequest = found.URL
@@ -129,15 +129,6 @@ func (r *run) judgeWork(ctx context.Context, q *pushbroker.Quarantine, work push
 		return pushbroker.Verdict{}, err
 	}
 	return pushbroker.Inspect(ctx, q, work, r.req.Policy, scanner)
-}
-
-// policy returns the one for the work's repository and agent.
-func (r *run) policy(work pushbroker.Work) *policy.Policy {
-	p := r.req.Policy
-	if p == nil {
-		p = policy.Default()
-	}
-	return p.For(work.Repo, work.Agent)
 }
 
 // inspect judges the work and, where there will be a pull request, its text.
@@ -155,7 +146,7 @@ func (r *run) inspect(ctx context.Context, q *pushbroker.Quarantine, work pushbr
 	if err != nil {
 		return v, err
 	}
-	pol := r.policy(work)
+	pol := r.policy()
 	for _, f := range found {
 		judged := pol.ApplySecret(f, time.Now()) // f, and an exception that has expired
 		if f = judged[0]; f.Level == policy.Report {

@@ -11,10 +11,7 @@ import (
 // form is in which form the work is published: as the policy says for this
 // repository and agent, and as the request says beyond that.
 func (r *run) form() policy.Publish {
-	f := policy.Default().Publish
-	if r.req.Policy != nil {
-		f = r.req.Policy.For(r.req.Source.Repo, r.req.Agent).Publish
-	}
+	f := r.policy().Publish
 	on := true
 	if r.req.Squash {
 		f.Squash = &on

@@ -112,7 +112,7 @@ func (r *run) line(ctx context.Context) {
 		return
 	}
 	if r.req.Network != sandbox.NetworkNone {
-		keys, err := egress.ReadKeys(ctx, r.egress())
+		keys, err := egress.ReadKeys(ctx, r.policy().Egress)
 		r.note("key for a model", err) // another route may be the one that is used
 		r.hold(slices.Collect(maps.Values(keys)))
 	}
@@ -135,12 +135,13 @@ func (r *run) line(ctx context.Context) {
 	r.broker(ctx)
 }
 
-// egress is what this kick's sandbox may reach.
-func (r *run) egress() policy.Egress {
-	if r.req.Policy == nil {
-		return policy.Egress{}
+// policy is the one that holds for the kick's repository and agent.
+func (r *run) policy() *policy.Policy {
+	p := r.req.Policy
+	if p == nil {
+		p = policy.Default()
 	}
-	return r.req.Policy.For(r.req.Source.Repo, r.req.Agent).Egress
+	return p.For(r.req.Source.Repo, r.req.Agent)
 }
 
 // hold adds keys to what must not leave through the agent's work.
@@ -272,7 +273,7 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 			return sandbox.Result{}, &sandbox.Error{Kind: sandbox.ErrRuntime, Op: "open the egress audit", Err: err}
 		}
 		defer func() { r.note("close the egress audit", audit.Close()) }()
-		cfg := egress.Config{Kick: r.k.ID, Agent: r.req.Agent, Repo: r.req.Source.Repo, Policy: r.egress(), Audit: audit, Ledgers: r.m.State.BudgetsDir()}
+		cfg := egress.Config{Kick: r.k.ID, Agent: r.req.Agent, Repo: r.req.Source.Repo, Policy: r.policy().Egress, Audit: audit, Ledgers: r.m.State.BudgetsDir()}
 		own := newReadCredential(r.req)
 		cfg.GitCredential = own.get
 		if gateway, err = egress.Listen(ctx, r.k.Path("egress"), cfg); err != nil {
