@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,8 +27,9 @@ const addHello = `printf 'hello\n' >hello.txt && git add hello.txt && git commit
 // that only kick has.
 type provider struct {
 	*modeltest.Server
-	key, policy string
-	onResult    func()
+	key, policy, state string
+	onResult           func()
+	onStream           func(r *http.Request)
 }
 
 // keyVariable is the variable of kick's own that holds the key.
@@ -35,10 +37,14 @@ const keyVariable = "TEST_MODEL_KEY"
 
 func newProvider(t *testing.T) *provider {
 	t.Helper()
-	p := &provider{key: rand.Text()}
+	p := &provider{key: rand.Text(), state: filepath.Join(t.TempDir(), "s")}
 	p.Server = modeltest.Start(t, modeltest.Options{Key: p.key, Command: addHello, OnResult: func() {
 		if p.onResult != nil {
 			p.onResult()
+		}
+	}, OnStream: func(r *http.Request) {
+		if p.onStream != nil {
+			p.onStream(r)
 		}
 	}})
 	var b strings.Builder
@@ -57,10 +63,13 @@ func newProvider(t *testing.T) *provider {
 // of the kick too.
 func (p *provider) kick(t *testing.T, h *hub, kind string, args ...string) (manager.Outcome, string) {
 	t.Helper()
-	state := filepath.Join(t.TempDir(), "s")
-	args = append(append(args, h.args...), "--policy", p.policy, "--agent-kind", kind, "-p", "Add a greeting")
-	o, _ := runKickWith(t, []string{keyVariable + "=" + p.key}, state, args...)
-	return o, filepath.Join(state, "kicks", o.ID)
+	o, _ := runKickWith(t, []string{keyVariable + "=" + p.key}, p.state, p.args(h, kind, args...)...)
+	return o, filepath.Join(p.state, "kicks", o.ID)
+}
+
+// args are those of kick run for a known agent with this model.
+func (p *provider) args(h *hub, kind string, args ...string) []string {
+	return append(append(args, h.args...), "--policy", p.policy, "--agent-kind", kind, "-p", "Add a greeting")
 }
 
 // wantPullRequest holds a kick to the one that the scripted model leads to.

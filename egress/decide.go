@@ -1,11 +1,6 @@
 package egress
 
-import (
-	"encoding/json"
-	"fmt"
-	"io"
-	"time"
-)
+import "fmt"
 
 // Form is how a request names where it wants to go.
 type Form string
@@ -58,88 +53,6 @@ const (
 	Allowed Verdict = "allowed"
 	Denied  Verdict = "denied"
 )
-
-// Event is what a Record tells of.
-type Event string
-
-// The events. An allowed request has both, in this order; if the second is
-// missing, the gateway died between them.
-const (
-	Decided Event = "decided" // written before anything is done
-	Done    Event = "done"    // the request ended
-)
-
-// Record is one line of the audit. Method, Host, Path and Model come from the
-// agent: they are cut to maxShown characters, and escaped as JSON escapes.
-type Record struct {
-	Time    time.Time `json:"time"` // UTC
-	Event   Event     `json:"event"`
-	Request int       `json:"request"` // its number in the kick, from 1
-	Kick    string    `json:"kick"`
-	Agent   string    `json:"agent"`
-	Form    Form      `json:"form"`
-	Method  string    `json:"method"`
-	Host    string    `json:"host"`
-	Path    string    `json:"path,omitempty"`
-	Verdict Verdict   `json:"verdict"`
-	Rule    string    `json:"rule"`
-	End     *End      `json:"end,omitempty"` // with Done alone
-}
-
-// End is how an allowed request ended.
-type End struct {
-	Status  int     `json:"status,omitempty"` // that the agent got; 0: none
-	Sent    int64   `json:"sent"`             // body bytes from the agent to the outside
-	Got     int64   `json:"got"`              // body bytes from the outside to the agent
-	Seconds float64 `json:"seconds"`
-	Error   string  `json:"error,omitempty"` // what went wrong, in the gateway's words
-	Model   string  `json:"model,omitempty"`
-	Usage   *Usage  `json:"usage,omitempty"` // with a model's answer alone
-}
-
-// Usage is what a model's answer cost.
-type Usage struct {
-	Input  int64   `json:"input"`           // tokens, cached ones among them
-	Output int64   `json:"output"`          // tokens
-	Money  float64 `json:"money,omitempty"` // by the price table; 0: there is none
-	// Reserved tells that the provider did not say, so that the worst case
-	// counts.
-	Reserved bool `json:"reserved,omitempty"`
-}
-
-// Summary counts what went through a gateway.
-type Summary struct {
-	Allowed int   `json:"allowed"` // requests
-	Denied  int   `json:"denied"`  // requests, those that were not written down among them
-	Tokens  int64 `json:"tokens"`
-	Bytes   int64 `json:"bytes"` // of bodies, both ways
-	// Money is in the price table's unit.
-	Money float64 `json:"money,omitempty"`
-}
-
-func newRecord(now time.Time, n int, r Request, d Decision) Record {
-	v := Denied
-	if d.Allow {
-		v = Allowed
-	}
-	return Record{
-		Time: now.UTC(), Event: Decided, Request: n, Kick: r.Kick, Agent: r.Agent, Form: r.Form,
-		Method: cut(r.Method), Host: cut(r.Host), Path: cut(r.Path), Verdict: v, Rule: d.Rule,
-	}
-}
-
-// writeRecord writes one line in one Write, so that lines of several writers
-// to one file do not mix.
-func writeRecord(w io.Writer, r Record) error {
-	line, err := json.Marshal(r)
-	if err != nil {
-		return fmt.Errorf("write audit record: %w", err)
-	}
-	if _, err := w.Write(append(line, '\n')); err != nil {
-		return fmt.Errorf("write audit record: %w", err)
-	}
-	return nil
-}
 
 // maxShown is what is shown of hostile text, in characters: a host name has at
 // most 253.

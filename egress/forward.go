@@ -80,7 +80,7 @@ func (g *Gateway) forward(w http.ResponseWriter, r *http.Request, req Request) {
 		g.deny(w, req, forbiddenAddress(forbidden))
 		return
 	}
-	rec, dec := g.decided(req, Decision{Allow: true, Rule: ans.Rule})
+	rec, dec := g.log.decided(req, Decision{Allow: true, Rule: ans.Rule})
 	switch {
 	case !dec.Allow:
 		refuse(w, dec)
@@ -203,7 +203,7 @@ func (g *Gateway) pass(w http.ResponseWriter, r *http.Request, rec Record, t tar
 		if err := errors.Join(sent.err(), got.err()); err != nil {
 			end.Error = err.Error()
 		}
-		g.done(rec, end)
+		g.log.done(rec, end)
 	}()
 	// The server's own limits are for refusals; what passes has those above.
 	rc := http.NewResponseController(w)
@@ -268,6 +268,6 @@ func rewrite(p *httputil.ProxyRequest, t target) {
 
 // unreachable answers that an allowed request found no upstream.
 func (g *Gateway) unreachable(w http.ResponseWriter, rec Record, err error) {
-	g.done(rec, End{Status: http.StatusBadGateway, Error: err.Error()})
+	g.log.done(rec, End{Status: http.StatusBadGateway, Error: err.Error()})
 	reply(w, http.StatusBadGateway, "upstream_failed", Decision{Rule: rec.Rule, Detail: err.Error()})
 }

@@ -29,7 +29,7 @@ func (g *Gateway) tunnel(w http.ResponseWriter, r *http.Request, req Request, re
 		defer up.Close()
 	}
 	end := End{Status: http.StatusOK}
-	defer func() { g.done(rec, end) }()
+	defer func() { g.log.done(rec, end) }()
 	c, err := established(w)
 	if err != nil {
 		end.Error = err.Error()
@@ -47,7 +47,7 @@ func (g *Gateway) tunnel(w http.ResponseWriter, r *http.Request, req Request, re
 	}
 	if refused != nil {
 		end.Error = refused.Rule
-		_, _ = g.decided(req, *refused)
+		_, _ = g.log.decided(req, *refused)
 	}
 }
 

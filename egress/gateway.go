@@ -12,8 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"log"
 	"net"
 	"net/http"
 	"net/netip"
@@ -23,9 +21,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/net/netutil"
-	"golang.org/x/sys/unix"
 
 	"github.com/kickhq/kick/policy"
 )
@@ -76,27 +71,25 @@ var defaultLimits = limits{
 
 // Gateway is the way out of one kick's sandbox.
 type Gateway struct {
-	cfg         Config
-	reach       *policy.Reach
-	authority   *authority // nil if the policy ends no TLS
-	limits      limits
-	dir         *os.File
-	path        string
-	server      *http.Server
-	ctx         context.Context // of every request; ends when the gateway closes
-	cancel      context.CancelFunc
-	served      chan struct{}  // closed when Serve has returned
-	connections sync.WaitGroup // one for each open connection and each request under way
-	unwatch     func() bool    // ends the watch over the context
-	closing     atomic.Bool
-	routes      map[string]*route
-	inMemory    atomic.Int64 // bytes of bodies
-	closeOnce   sync.Once
-	closeErr    error
+	cfg       Config
+	reach     *policy.Reach
+	authority *authority // nil if the policy ends no TLS
+	limits    limits
+	dir       *os.File
+	path      string
+	ctx       context.Context // ends when the gateway closes
+	cancel    context.CancelFunc
+	served    chan struct{} // closed when nothing is served any more
+	unwatch   func() bool   // ends the watch over the context
+	routes    map[string]*route
+	inMemory  atomic.Int64 // bytes of bodies
+	closeOnce sync.Once
+	closeErr  error
 
-	mu        sync.Mutex // guards what follows, and the writing to cfg.Audit
-	decisions int
-	summary   Summary
+	log *auditLog
+
+	mu   sync.Mutex
+	fail context.CancelCauseFunc // ends what is served now
 }
 
 // Config is what a gateway serves.
@@ -163,93 +156,15 @@ func listen(ctx context.Context, dir string, cfg Config, lim limits) (*Gateway, 
 	}
 	g := &Gateway{
 		cfg: cfg, reach: reach, authority: ca, limits: lim, dir: d, path: filepath.Join(dir, SocketName),
-		served: make(chan struct{}),
+		served: make(chan struct{}), log: newAuditLog(cfg.Audit, lim.decisions),
 	}
 	if err := g.makeRoutes(); err != nil {
 		return nil, errors.Join(err, l.Close(), emptySocketDir(d), d.Close())
 	}
 	g.ctx, g.cancel = context.WithCancel(ctx)
-	g.server = &http.Server{
-		Handler:           http.HandlerFunc(g.serve),
-		ReadHeaderTimeout: lim.headerTime,
-		ReadTimeout:       lim.requestTime,
-		WriteTimeout:      lim.replyTime,
-		IdleTimeout:       lim.idleTime,
-		MaxHeaderBytes:    lim.headerBytes,
-		ConnState:         g.count,
-		BaseContext:       func(net.Listener) context.Context { return g.ctx },
-		// What it would log is the agent's doing and is not to reach a terminal.
-		ErrorLog:                     log.New(io.Discard, "", 0),
-		DisableGeneralOptionsHandler: true, // OPTIONS * is a request like any other
-		Protocols:                    new(http.Protocols),
-	}
-	g.server.Protocols.SetHTTP1(true)
-	go func() {
-		defer close(g.served)
-		// It returns when the listener is closed, and has no other news.
-		_ = g.server.Serve(netutil.LimitListener(l, lim.connections))
-	}()
+	go g.run(l)
 	g.unwatch = context.AfterFunc(ctx, g.cut)
 	return g, nil
-}
-
-// openSocketDir makes dir, or takes an empty one, and opens it. From there on
-// the directory is meant and not its name.
-func openSocketDir(dir string) (*os.File, error) {
-	if err := os.Mkdir(dir, 0o711); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, err
-	}
-	d, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return nil, fmt.Errorf("%w; name a directory that is no link", err)
-	}
-	if err := emptySocketDir(d); err != nil {
-		return nil, errors.Join(err, d.Close())
-	}
-	return d, nil
-}
-
-// emptySocketDir removes what Listen makes, and refuses anything else.
-func emptySocketDir(d *os.File) error {
-	if _, err := d.Seek(0, io.SeekStart); err != nil {
-		return err
-	}
-	entries, err := d.ReadDir(-1)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if ours := e.Name() == SocketName && e.Type() == fs.ModeSocket || e.Name() == TrustName && e.Type().IsRegular(); !ours {
-			return fmt.Errorf("%s holds %q, but the sandbox must see nothing but the socket; name a new directory", d.Name(), e.Name())
-		}
-		if err := removeFrom(d, e.Name()); err != nil {
-			return err
-		}
-	}
-	return d.Chmod(0o711) // whatever the umask took away
-}
-
-func removeFrom(d *os.File, name string) error {
-	err := unix.Unlinkat(int(d.Fd()), name, 0)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove %s: %w", filepath.Join(d.Name(), name), err)
-	}
-	return nil
-}
-
-// listenIn makes the socket. It goes by the descriptor, since the name of a
-// socket is limited to 107 bytes and a state directory may be deep.
-func listenIn(d *os.File) (net.Listener, error) {
-	name := fmt.Sprintf("/proc/self/fd/%d/%s", d.Fd(), SocketName)
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
-	if err != nil {
-		return nil, err
-	}
-	l.SetUnlinkOnClose(false) // Close does it
-	if err := os.Chmod(name, 0o666); err != nil {
-		return nil, errors.Join(err, l.Close(), removeFrom(d, SocketName))
-	}
-	return l, nil
 }
 
 // Socket returns the path of the socket.
@@ -270,34 +185,16 @@ func (g *Gateway) Close() error {
 
 func (g *Gateway) cut() {
 	g.closeOnce.Do(func() {
-		g.closing.Store(true)
 		g.cancel()
-		err := g.server.Close()
 		<-g.served
-		g.connections.Wait()
 		for _, r := range g.routes {
 			r.transport.CloseIdleConnections()
 		}
-		g.closeErr = errors.Join(err, removeFrom(g.dir, SocketName), removeFrom(g.dir, TrustName), g.dir.Close())
+		g.closeErr = errors.Join(removeFrom(g.dir, SocketName), removeFrom(g.dir, TrustName), g.dir.Close())
 		if g.closeErr != nil {
 			g.closeErr = fmt.Errorf("close egress gateway: %w", g.closeErr)
 		}
 	})
-}
-
-// count follows the connections, so that Close can wait for them. StateNew
-// comes from the goroutine of Serve. A connection that was accepted while
-// server.Close went over the others is not among those, but it is seen here.
-func (g *Gateway) count(c net.Conn, s http.ConnState) {
-	switch s {
-	case http.StateNew:
-		g.connections.Add(1)
-		if g.closing.Load() {
-			_ = c.Close()
-		}
-	case http.StateClosed, http.StateHijacked:
-		g.connections.Done()
-	}
 }
 
 // modelPrefix and gitPrefix begin the paths of what the gateway itself serves.
@@ -310,8 +207,6 @@ const (
 // that it started has ended, and must end when the request's context does,
 // that of a hijacked connection included.
 func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
-	g.connections.Add(1) // the connection counts now, so Close still waits
-	defer g.connections.Done()
 	req := requestOf(r)
 	req.Kick, req.Agent = g.cfg.Kick, g.cfg.Agent
 	switch {
@@ -329,58 +224,8 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 // deny writes down that a request is denied, and answers with why.
 func (g *Gateway) deny(w http.ResponseWriter, req Request, d Decision) {
 	d.Allow = false
-	_, d = g.decided(req, d)
+	_, d = g.log.decided(req, d)
 	refuse(w, d)
-}
-
-// decided writes a decision down, and returns the one that counts: what cannot
-// be written down is refused. Who gets an allowed one calls done at the end,
-// once, with the record.
-func (g *Gateway) decided(req Request, d Decision) (Record, Decision) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.decisions++
-	d, written := g.limited(d)
-	rec := newRecord(time.Now(), g.decisions, req, d)
-	if written {
-		if err := writeRecord(g.cfg.Audit, rec); err != nil {
-			d = Decision{Rule: "audit-failed", Detail: "The decision could not be written down, so the request is refused. The operator of this sandbox has to look at its disk."}
-		}
-	}
-	if d.Allow {
-		g.summary.Allowed++
-	} else {
-		g.summary.Denied++
-	}
-	return rec, d
-}
-
-// limited refuses what is too much to write down, and tells what is written.
-func (g *Gateway) limited(d Decision) (Decision, bool) {
-	switch {
-	case g.decisions > g.limits.decisions:
-		return Decision{Rule: "too-many-requests", Detail: fmt.Sprintf("This kick made its %d requests.", g.limits.decisions)}, false
-	case g.decisions == g.limits.decisions:
-		return Decision{Rule: "too-many-requests", Detail: "This was the last request of this kick that is written down; all further ones are refused."}, true
-	}
-	return d, true
-}
-
-// done writes down how an allowed request ended, and counts it.
-func (g *Gateway) done(rec Record, end End) {
-	now := time.Now()
-	end.Seconds = now.Sub(rec.Time).Seconds()
-	end.Error, end.Model = cut(end.Error), cut(end.Model)
-	rec.Time, rec.Event, rec.End = now.UTC(), Done, &end
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.summary.Bytes += end.Sent + end.Got
-	if u := end.Usage; u != nil {
-		g.summary.Tokens += u.Input + u.Output
-		g.summary.Money += u.Money
-	}
-	// The next decision finds the same fault, and refuses.
-	_ = writeRecord(g.cfg.Audit, rec)
 }
 
 // Keys returns every key that was sent to a provider: none of them may leave
@@ -394,11 +239,7 @@ func (g *Gateway) Keys() []string {
 }
 
 // Summary counts what went through until now.
-func (g *Gateway) Summary() Summary {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.summary
-}
+func (g *Gateway) Summary() Summary { return g.log.counts() }
 
 // requestOf takes from a request what decisions are made by.
 func requestOf(r *http.Request) Request {

@@ -82,13 +82,13 @@ func newGitCall(m []string) gitCall {
 // body reach the host, and nothing but git's own answer comes back.
 func (g *Gateway) gitRead(w http.ResponseWriter, r *http.Request, req Request) {
 	call, a := g.decideGit(r, req)
-	rec, d := g.decided(req, Decision{Allow: a.Allow, Rule: a.Rule, Detail: a.Detail})
+	rec, d := g.log.decided(req, Decision{Allow: a.Allow, Rule: a.Rule, Detail: a.Detail})
 	if !d.Allow {
 		answerGit(w, http.StatusForbidden, d.Rule+": "+d.Detail)
 		return
 	}
 	end, whole := g.fetch(w, r, call, a)
-	g.done(rec, end)
+	g.log.done(rec, end)
 	if !whole {
 		panic(http.ErrAbortHandler) // so that git does not take it for whole
 	}

@@ -83,13 +83,13 @@ func (r *route) ownFormat() *format {
 
 // alive answers those who look whether there is somebody.
 func (c *call) alive() {
-	rec, d := c.g.decided(c.req, Decision{Allow: true, Rule: "model-route:" + c.route.Route})
+	rec, d := c.g.log.decided(c.req, Decision{Allow: true, Rule: "model-route:" + c.route.Route})
 	if !d.Allow {
 		refuse(c.w, d)
 		return
 	}
 	c.w.WriteHeader(http.StatusOK)
-	c.g.done(rec, End{Status: http.StatusOK})
+	c.g.log.done(rec, End{Status: http.StatusOK})
 }
 
 // prepare checks everything that can be checked before anything is spent.
@@ -246,7 +246,7 @@ func (c *call) forward() error {
 	if err != nil {
 		return &refusalError{status: http.StatusServiceUnavailable, rule: "model-budget", detail: "The budget could not be kept, so nothing is spent. The operator of this sandbox has to look at it.", cause: err}
 	}
-	rec, d := c.g.decided(c.req, Decision{Allow: true, Rule: "model-route:" + c.route.Route})
+	rec, d := c.g.log.decided(c.req, Decision{Allow: true, Rule: "model-route:" + c.route.Route})
 	if !d.Allow {
 		err := held.settle(policy.Budget{})
 		return &refusalError{status: http.StatusForbidden, rule: d.Rule, detail: d.Detail, cause: err}
@@ -262,7 +262,7 @@ func (c *call) forward() error {
 		end.Status, end.Error = re.status, join2(re.detail, fmt.Sprint(re.cause))
 		c.answer(re)
 	}
-	c.g.done(rec, end)
+	c.g.log.done(rec, end)
 	if c.broken {
 		panic(http.ErrAbortHandler) // ends the connection without the mark of a whole answer
 	}
@@ -281,8 +281,10 @@ func (c *call) exchange(end *End, cost *policy.Budget) error {
 	if err != nil {
 		return &refusalError{status: http.StatusServiceUnavailable, detail: "The operator's key for this route could not be read.", cause: err}
 	}
-	ctx, cancel := context.WithTimeout(c.r.Context(), c.g.limits.modelTime)
+	ctx, cancel := context.WithTimeoutCause(c.r.Context(), c.g.limits.modelTime, fmt.Errorf("the call took longer than %s", c.g.limits.modelTime))
 	defer cancel()
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
 	res, err := c.send(ctx, key, end, cost)
 	if err != nil {
 		return err
@@ -291,7 +293,7 @@ func (c *call) exchange(end *End, cost *policy.Budget) error {
 	if err := c.checkAnswer(res, key, cost); err != nil {
 		return err
 	}
-	c.deliver(res, key, cancel, end, cost)
+	c.deliver(ctx, stop, res, key, end, cost)
 	return nil
 }
 

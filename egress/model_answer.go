@@ -20,7 +20,7 @@ var buffers = sync.Pool{New: func() any { b := make([]byte, 16<<10); return &b }
 
 // deliver passes the answer on as it comes, and counts. It ends when either
 // side does, when nothing came for too long, or when there was too much.
-func (c *call) deliver(res *http.Response, key string, cancel context.CancelFunc, end *End, cost *policy.Budget) {
+func (c *call) deliver(ctx context.Context, stop context.CancelCauseFunc, res *http.Response, key string, end *End, cost *policy.Budget) {
 	end.Status = res.StatusCode
 	copyAnswerHeader(c.w.Header(), res.Header)
 	m := &meter{format: c.format, sse: isEventStream(res.Header)}
@@ -34,7 +34,7 @@ func (c *call) deliver(res *http.Response, key string, cancel context.CancelFunc
 	if m.sse {
 		_ = rc.Flush()
 	}
-	silence := time.AfterFunc(c.g.limits.silence, cancel)
+	silence := time.AfterFunc(c.g.limits.silence, func() { stop(fmt.Errorf("nothing came for %s", c.g.limits.silence)) })
 	defer silence.Stop()
 	buf := buffers.Get().(*[]byte)
 	defer buffers.Put(buf)
@@ -66,6 +66,9 @@ func (c *call) deliver(res *http.Response, key string, cancel context.CancelFunc
 				end.Error = "the agent went away"
 				break
 			}
+		}
+		if err != nil && ctx.Err() != nil {
+			err = context.Cause(ctx) // a provider that sees this end may end its answer in good form
 		}
 		if errors.Is(err, io.EOF) {
 			m.end()

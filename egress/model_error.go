@@ -36,7 +36,7 @@ func (c *call) refuse(err error) {
 	if rule == "" {
 		rule = "model-bad-request"
 	}
-	_, d := c.g.decided(c.req, Decision{Rule: rule, Detail: re.detail})
+	_, d := c.g.log.decided(c.req, Decision{Rule: rule, Detail: re.detail})
 	if d.Rule != rule {
 		re = &refusalError{status: http.StatusForbidden, rule: d.Rule, detail: d.Detail}
 	}

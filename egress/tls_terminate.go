@@ -4,8 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"io"
-	"log"
 	"net"
 	"net/http"
 	"net/netip"
@@ -70,7 +68,7 @@ func (g *Gateway) inside(w http.ResponseWriter, r *http.Request, outer Request, 
 		g.deny(w, req, Decision{Rule: "address-not-listed", Detail: t.host + " was reached at an address that the rule of this request does not permit."})
 		return
 	}
-	rec, dec := g.decided(req, Decision{Allow: true, Rule: ans.Rule})
+	rec, dec := g.log.decided(req, Decision{Allow: true, Rule: ans.Rule})
 	if !dec.Allow {
 		refuse(w, dec)
 		return
@@ -101,23 +99,18 @@ func (g *Gateway) serveOne(ctx context.Context, c net.Conn, handler http.Handler
 	l := &oneListener{conn: make(chan net.Conn, 1), ended: make(chan struct{}), addr: c.LocalAddr()}
 	l.conn <- c
 	s := &http.Server{
-		Handler:           handler,
-		ReadHeaderTimeout: g.limits.headerTime,
-		ReadTimeout:       g.limits.requestTime,
-		WriteTimeout:      g.limits.replyTime,
-		IdleTimeout:       g.limits.idleTime,
-		MaxHeaderBytes:    g.limits.headerBytes,
-		BaseContext:       func(net.Listener) context.Context { return ctx },
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			defer g.guard()
+			handler(w, r)
+		}),
+		BaseContext: func(net.Listener) context.Context { return ctx },
 		ConnState: func(_ net.Conn, s http.ConnState) {
 			if s == http.StateClosed || s == http.StateHijacked {
 				close(l.ended)
 			}
 		},
-		ErrorLog:                     log.New(io.Discard, "", 0),
-		DisableGeneralOptionsHandler: true,
-		Protocols:                    new(http.Protocols),
 	}
-	s.Protocols.SetHTTP1(true)
+	g.bound(s)
 	defer context.AfterFunc(ctx, func() { _ = c.Close() })()
 	_ = s.Serve(l)
 }

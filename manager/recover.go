@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kickhq/kick/egress"
 	"github.com/kickhq/kick/policy"
 	"github.com/kickhq/kick/sandbox"
 	"github.com/kickhq/kick/workspace"
@@ -51,6 +52,11 @@ func (m *Manager) Recover(ctx context.Context, id string) (Outcome, error) {
 		r.out.Started = entries[0].Time
 	}
 	r.out.Squashed, _ = strconv.Atoi(get("squashed", "commits")) // 0: it was not
+	if counts, err := egress.CompleteAudit(k.Path("egress.jsonl")); err == nil {
+		r.out.Egress = &counts
+	} else if !errors.Is(err, os.ErrNotExist) { // it had no gateway
+		r.note("egress", err)
+	}
 	if err := r.salvage(ctx, get("prepared", "mirror")); err != nil {
 		return Outcome{}, errors.Join(err, k.close())
 	}

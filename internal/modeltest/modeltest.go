@@ -38,6 +38,9 @@ type Options struct {
 	// OnResult, if set, is called when a command's result has arrived and
 	// before it is answered: the agent's program runs and waits meanwhile.
 	OnResult func()
+	// OnStream, if set, is called when the first event of an answer was sent and
+	// before the rest, with the request that is answered.
+	OnStream func(r *http.Request)
 }
 
 // Call is one request that came.
@@ -130,7 +133,25 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			tool = f.tool(q, s.opts.Command)
 		}
 		stream := q.Stream || strings.Contains(r.URL.Path, ":stream")
+		if s.opts.OnStream != nil {
+			w = &interrupted{ResponseWriter: w, first: func() { s.opts.OnStream(r) }}
+		}
 		f.answer(w, q, tool, stream)
+	}
+}
+
+// interrupted calls a function after its first event.
+type interrupted struct {
+	http.ResponseWriter
+	first func()
+}
+
+// Flush ends an event.
+func (i *interrupted) Flush() {
+	i.ResponseWriter.(http.Flusher).Flush()
+	if i.first != nil {
+		i.first()
+		i.first = nil
 	}
 }
 

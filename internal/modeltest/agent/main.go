@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"time"
 )
 
 func main() {
@@ -145,11 +146,26 @@ func run(name string) error {
 	return err
 }
 
-// ask sends the request and returns the command that the answer asks for.
+// ask asks the model, and again when the connection or the answer breaks off,
+// as the real clients do.
 func (w wire) ask(request object) (command string, err error) {
+	for range 10 {
+		var broken bool
+		command, broken, err = w.askOnce(request)
+		if !broken {
+			return command, err
+		}
+		fmt.Fprintln(os.Stderr, "scripted agent: broke off, trying again:", err)
+		time.Sleep(300 * time.Millisecond)
+	}
+	return command, err
+}
+
+// askOnce sends the request and returns the command that the answer asks for.
+func (w wire) askOnce(request object) (command string, broken bool, err error) {
 	r, err := http.NewRequest(http.MethodPost, w.url(), strings.NewReader(encode(request)))
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	r.Header.Set("Content-Type", "application/json")
 	key := os.Getenv(w.keyEnv)
@@ -159,15 +175,16 @@ func (w wire) ask(request object) (command string, err error) {
 	r.Header.Set(w.header, key)
 	resp, err := http.DefaultClient.Do(r)
 	if err != nil {
-		return "", err
+		return "", true, err
 	}
 	defer func() { _ = resp.Body.Close() }() // only read
 	if resp.StatusCode != http.StatusOK {
 		body, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
-		return "", fmt.Errorf("%s: %s: %s", w.url(), resp.Status, body)
+		return "", false, fmt.Errorf("%s: %s: %s", w.url(), resp.Status, body)
 	}
 	ended := false
-	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() {
 		data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data: "))
 		if !ok {
 			continue
@@ -181,10 +198,13 @@ func (w wire) ask(request object) (command string, err error) {
 			command = c
 		}
 	}
-	if !ended {
-		return "", fmt.Errorf("%s: the answer has no event", w.url())
+	if err := lines.Err(); err != nil {
+		return "", true, err
 	}
-	return command, nil
+	if !ended {
+		return "", false, fmt.Errorf("%s: the answer has no event", w.url())
+	}
+	return command, false, nil
 }
 
 // at follows keys and indices into a decoded value; nil where there is nothing.
