@@ -119,7 +119,7 @@ write_conf() {
   {
     conf
     echo "tmp_dir = \"$dir/run/libpod\""
-    echo 'image_copy_tmp_dir = "storage"'
+    echo "image_copy_tmp_dir = \"$dir/tmp\""
     echo 'lock_type = "file"'
     echo
     echo '[network]'
@@ -176,7 +176,7 @@ up() {
     make_user "$user"
   fi
 
-  mkdir -p "$dir"/{home,run,networks}
+  mkdir -p "$dir"/{home,run,networks,tmp}
   write_conf "$dir"
   cat >"$dir/env" <<END
 CONTAINER_HOST=unix://$dir/podman.sock
