@@ -131,7 +131,7 @@ func TestCollectAgain(t *testing.T) {
 	t.Parallel()
 	e := newEmbedded(t)
 	var collectors atomic.Int32
-	e.weak.session = func(s *session) {
+	e.weak.box = func(s *embeddedBox) {
 		if s.plan.mode == frame.CollectMode && collectors.Add(1) == 1 {
 			s.plan.jail.Hostname = strings.Repeat("x", 100) // longer than Linux takes
 		}

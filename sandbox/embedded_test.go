@@ -288,7 +288,7 @@ func TestNoDescriptorLeaks(t *testing.T) {
 		launch(t, e, LaunchSpec{Command: []string{"no-such-program"}})
 		launch(t, e, LaunchSpec{Command: []string{"true"}, Image: "refused"})
 	}
-	e.weak.session = func(s *session) { s.plan.jail.Landlock = nil }
+	e.weak.box = func(b *embeddedBox) { b.plan.jail.Landlock = nil }
 	launch(t, e, LaunchSpec{Command: []string{"true"}})
 	if after := count(); after != before {
 		t.Errorf("%d descriptors are open, %d were", after, before)

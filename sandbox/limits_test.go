@@ -70,7 +70,7 @@ func TestHostMemory(t *testing.T) {
 	if !ok || total < 64<<20 {
 		t.Fatalf("the host has %d bytes of memory", total)
 	}
-	e.weak.session = func(s *session) { s.dog.reserve = total + 1 } // no host has so much left
+	e.weak.box = func(b *embeddedBox) { b.dog.reserve = total + 1 } // no host has so much left
 	r := launch(t, e, LaunchSpec{Command: []string{"/bin/sh", "-c", "sleep 100"}})
 	if r.err != nil || r.Reason != ReasonOutOfMemory || !strings.Contains(r.Detail, "the host had") {
 		t.Errorf("%v, %s, %s", r.err, r.Reason, r.Detail)
@@ -94,7 +94,7 @@ func TestHostDisk(t *testing.T) {
 		t.Fatalf("space %+v: %v", is, err)
 	}
 	e := newEmbedded(t)
-	e.weak.session = func(s *session) { s.dog.diskReserve = is.left * 2 }
+	e.weak.box = func(b *embeddedBox) { b.dog.diskReserve = is.left * 2 }
 	r := launch(t, e, LaunchSpec{Command: []string{"/bin/sh", "-c", "sleep 100"}, Workspace: Workspace{Dir: dir}})
 	if r.err != nil || r.Reason != ReasonDiskLimit || !strings.Contains(r.Detail, "the file system of the workspace had") {
 		t.Errorf("%v, %s, %s", r.err, r.Reason, r.Detail)

@@ -12,17 +12,33 @@ import (
 type sinkCopy struct {
 	sink    Sink
 	stored  []Artifact
+	whole   []string // their names, with those of reports
 	missing []string
+
+	had map[string]bool // names of those that an earlier sandbox has made
 
 	kind   Artifact
 	name   string
 	writer SinkWriter // nil: the artifact at hand is dropped
 }
 
+// again returns a copy for another sandbox, which makes what this one did not.
+func (c *sinkCopy) again(why string) *sinkCopy {
+	c.breakOff(why)
+	had := map[string]bool{}
+	for _, name := range c.whole {
+		had[name] = true
+	}
+	return &sinkCopy{sink: c.sink, stored: c.stored, whole: c.whole, had: had}
+}
+
 func (c *sinkCopy) take(m frame.Message) {
 	switch m.Type {
 	case frame.Begin:
 		c.kind, c.name = Artifact(m.Artifact.Kind), m.Artifact.Name
+		if c.had[c.what()] {
+			return
+		}
 		w, err := c.sink.Create(c.kind, c.name)
 		if err != nil {
 			c.miss(err.Error())
@@ -48,7 +64,7 @@ func (c *sinkCopy) take(m frame.Message) {
 				c.miss(err.Error())
 				return
 			}
-			c.stored = append(c.stored, c.kind)
+			c.stored, c.whole = append(c.stored, c.kind), append(c.whole, c.what())
 		}
 	}
 }
@@ -69,11 +85,15 @@ func (c *sinkCopy) abort(why string) {
 }
 
 func (c *sinkCopy) miss(why string) {
-	what := string(c.kind)
+	c.missing = append(c.missing, fmt.Sprintf("%s: %s", c.what(), why))
+}
+
+// what names the artifact at hand.
+func (c *sinkCopy) what() string {
 	if c.name != "" {
-		what = c.name
+		return c.name
 	}
-	c.missing = append(c.missing, fmt.Sprintf("%s: %s", what, why))
+	return string(c.kind)
 }
 
 // escaped makes text of a sandbox fit to be shown in one line.

@@ -128,6 +128,14 @@ func (w *watchdog) say(why string) {
 	w.why = why
 }
 
+// limitMemory has the watchdog hold a memory limit, in bytes, since the kernel
+// does not. 0: there is none.
+func (w *watchdog) limitMemory(limit int64) {
+	if w.memory = limit; limit > 0 {
+		w.reserve = hostReserve()
+	}
+}
+
 // hostReserve is how much memory is kept free for the rest of the host. What a
 // process holds without having it mapped (files in memory, segments of System
 // V, buffers of sockets) is no process's in /proc, so an agent can take more

@@ -16,13 +16,13 @@ import (
 )
 
 // entry finds the entry of a path in a sandbox's root.
-func entry(s *session, path string) *frame.Entry {
+func entry(s *embeddedBox, path string) *frame.Entry {
 	i := slices.IndexFunc(s.plan.jail.Entries, func(e frame.Entry) bool { return e.Path == path })
 	return &s.plan.jail.Entries[i]
 }
 
 // insertMount adds an entry at the end of the root.
-func insertMount(s *session, e frame.Entry) {
+func insertMount(s *embeddedBox, e frame.Entry) {
 	s.plan.jail.Entries = append(s.plan.jail.Entries, e)
 }
 
@@ -34,8 +34,8 @@ func TestPlantedWeaknesses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	keepNamespace := func(flag uintptr) func(*session) {
-		return func(s *session) { s.plan.clone &^= flag }
+	keepNamespace := func(flag uintptr) func(*embeddedBox) {
+		return func(b *embeddedBox) { b.plan.clone &^= flag }
 	}
 	devNull, err := os.Open(os.DevNull)
 	if err != nil {
@@ -52,63 +52,63 @@ func TestPlantedWeaknesses(t *testing.T) {
 		name     string
 		property string
 		rootOnly bool
-		session  func(*session)
+		box      func(*embeddedBox)
 		process  func(*os.ProcAttr)
 	}{
 		{name: "host's user namespace", property: "user-namespace", rootOnly: true, process: func(a *os.ProcAttr) {
 			a.Sys.Cloneflags &^= unix.CLONE_NEWUSER
 			a.Sys.UidMappings, a.Sys.GidMappings, a.Sys.GidMappingsEnableSetgroups = nil, nil, false
 		}},
-		{name: "host's mount namespace", property: "mount-namespace", session: keepNamespace(unix.CLONE_NEWNS)},
-		{name: "host's process namespace", property: "proc", session: keepNamespace(unix.CLONE_NEWPID)},
-		{name: "host's network namespace", property: "network-namespace", session: keepNamespace(unix.CLONE_NEWNET)},
-		{name: "host's IPC namespace", property: "ipc-namespace", session: keepNamespace(unix.CLONE_NEWIPC)},
-		{name: "host's UTS namespace", property: "uts-namespace", session: keepNamespace(unix.CLONE_NEWUTS)},
-		{name: "host's cgroup namespace", property: "cgroup-namespace", session: func(s *session) { s.plan.jail.Unshare = 0 }},
-		{name: "host's root mapped", property: "unprivileged-user", rootOnly: true, session: func(s *session) { s.plan.hostUID = 0 }},
-		{name: "another user mapped", property: "uid-mapping", rootOnly: true, session: func(s *session) { s.plan.hostUID++ }},
+		{name: "host's mount namespace", property: "mount-namespace", box: keepNamespace(unix.CLONE_NEWNS)},
+		{name: "host's process namespace", property: "proc", box: keepNamespace(unix.CLONE_NEWPID)},
+		{name: "host's network namespace", property: "network-namespace", box: keepNamespace(unix.CLONE_NEWNET)},
+		{name: "host's IPC namespace", property: "ipc-namespace", box: keepNamespace(unix.CLONE_NEWIPC)},
+		{name: "host's UTS namespace", property: "uts-namespace", box: keepNamespace(unix.CLONE_NEWUTS)},
+		{name: "host's cgroup namespace", property: "cgroup-namespace", box: func(b *embeddedBox) { b.plan.jail.Unshare = 0 }},
+		{name: "host's root mapped", property: "unprivileged-user", rootOnly: true, box: func(b *embeddedBox) { b.plan.hostUID = 0 }},
+		{name: "another user mapped", property: "uid-mapping", rootOnly: true, box: func(b *embeddedBox) { b.plan.hostUID++ }},
 		{name: "a supplementary group", property: "supplementary-groups", rootOnly: true, process: func(a *os.ProcAttr) {
 			a.Sys.Credential.Groups = []uint32{insideUID}
 		}},
-		{name: "a capability kept", property: "capabilities", session: func(s *session) { s.plan.jail.Capabilities = []int{unix.CAP_NET_ADMIN} }},
-		{name: "new privileges", property: "no-new-privileges", session: func(s *session) {
+		{name: "a capability kept", property: "capabilities", box: func(b *embeddedBox) { b.plan.jail.Capabilities = []int{unix.CAP_NET_ADMIN} }},
+		{name: "new privileges", property: "no-new-privileges", box: func(s *embeddedBox) {
 			s.plan.jail.NoNewPrivs, s.plan.jail.Filter, s.plan.jail.Landlock = false, nil, nil
 		}},
-		{name: "no system call filter", property: "seccomp", session: func(s *session) { s.plan.jail.Filter = nil }},
-		{name: "a system call filter that allows all", property: "seccomp-rules", session: func(s *session) { s.plan.jail.Filter = allowAll }},
-		{name: "no Landlock", property: "landlock", session: func(s *session) { s.plan.jail.Landlock = nil }},
-		{name: "Landlock rule for everything", property: "landlock", session: func(s *session) {
+		{name: "no system call filter", property: "seccomp", box: func(b *embeddedBox) { b.plan.jail.Filter = nil }},
+		{name: "a system call filter that allows all", property: "seccomp-rules", box: func(b *embeddedBox) { b.plan.jail.Filter = allowAll }},
+		{name: "no Landlock", property: "landlock", box: func(b *embeddedBox) { b.plan.jail.Landlock = nil }},
+		{name: "Landlock rule for everything", property: "landlock", box: func(s *embeddedBox) {
 			s.plan.jail.Landlock.Rules = append(slices.Clone(s.plan.jail.Landlock.Rules), frame.LandlockRule{Path: "/", Access: frame.AccessWrite})
 		}},
-		{name: "an extra mount", property: "mounts", session: func(s *session) {
+		{name: "an extra mount", property: "mounts", box: func(s *embeddedBox) {
 			insertMount(s, frame.Entry{Kind: frame.BindEntry, Path: "/mnt", Source: "/etc", Recursive: true, ReadOnly: true, NoSuid: true, NoDev: true, NoExec: true})
 		}},
-		{name: "a mount over another", property: "mounts", session: func(s *session) {
+		{name: "a mount over another", property: "mounts", box: func(s *embeddedBox) {
 			insertMount(s, frame.Entry{Kind: frame.BindEntry, Path: HomeDir, Source: "/etc", Recursive: true, NoSuid: true, NoDev: true})
 		}},
-		{name: "the host's root still there", property: "mounts", session: func(s *session) {
+		{name: "the host's root still there", property: "mounts", box: func(s *embeddedBox) {
 			insertMount(s, frame.Entry{Kind: frame.BindEntry, Path: "/old", Source: "/", Recursive: true})
 		}},
-		{name: "a mount less", property: "mounts", session: func(s *session) {
+		{name: "a mount less", property: "mounts", box: func(s *embeddedBox) {
 			*entry(s, "/proc/keys") = frame.Entry{Kind: frame.DirEntry, Path: "/var", Mode: 0o755}
 		}},
-		{name: "writable programs", property: "read-only-mounts", session: func(s *session) { entry(s, "/usr").ReadOnly = false }},
-		{name: "set-user-ID programs", property: "nosuid-mounts", session: func(s *session) { entry(s, "/usr").NoSuid = false }},
-		{name: "devices in the workspace", property: "nodev-mounts", session: func(s *session) { entry(s, DefaultMountPath).NoDev = false }},
-		{name: "programs in /proc", property: "noexec-mounts", session: func(s *session) { entry(s, "/proc").NoExec = false }},
-		{name: "the host's /proc", property: "proc", session: func(s *session) {
+		{name: "writable programs", property: "read-only-mounts", box: func(s *embeddedBox) { entry(s, "/usr").ReadOnly = false }},
+		{name: "set-user-ID programs", property: "nosuid-mounts", box: func(s *embeddedBox) { entry(s, "/usr").NoSuid = false }},
+		{name: "devices in the workspace", property: "nodev-mounts", box: func(s *embeddedBox) { entry(s, DefaultMountPath).NoDev = false }},
+		{name: "programs in /proc", property: "noexec-mounts", box: func(s *embeddedBox) { entry(s, "/proc").NoExec = false }},
+		{name: "the host's /proc", property: "proc", box: func(s *embeddedBox) {
 			*entry(s, "/proc") = frame.Entry{Kind: frame.BindEntry, Path: "/proc", Source: "/proc", Recursive: true, NoSuid: true, NoDev: true, NoExec: true}
 		}},
 		{name: "a foreign descriptor", property: "descriptors", process: func(a *os.ProcAttr) { a.Files[2] = devNull }},
 		{name: "another first process", property: "shim", process: func(a *os.ProcAttr) { a.Files[3] = otherShim }},
 		{name: "a variable", property: "environment", process: func(a *os.ProcAttr) { a.Env = append(a.Env, "TOKEN=x") }},
-		{name: "no resource limit", property: "rlimits", session: func(s *session) { s.plan.jail.Rlimits = nil }},
-		{name: "no process limit in the cgroup", property: "process-limit", rootOnly: true, session: func(s *session) {
+		{name: "no resource limit", property: "rlimits", box: func(b *embeddedBox) { b.plan.jail.Rlimits = nil }},
+		{name: "no process limit in the cgroup", property: "process-limit", rootOnly: true, box: func(s *embeddedBox) {
 			if err := writeFile(filepath.Join(s.group.dirs["pids"], "pids.max"), "max"); err != nil {
 				t.Error(err)
 			}
 		}},
-		{name: "not in the cgroup", property: "memory-limit", rootOnly: true, session: func(s *session) { s.group.places = nil }},
+		{name: "not in the cgroup", property: "memory-limit", rootOnly: true, box: func(b *embeddedBox) { b.group.places = nil }},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -116,7 +116,7 @@ func TestPlantedWeaknesses(t *testing.T) {
 				return // an ordinary user cannot even do it
 			}
 			e := newEmbedded(t)
-			e.weak = weakness{tt.session, tt.process}
+			e.weak = weakness{tt.box, tt.process}
 			r := launch(t, e, LaunchSpec{Command: []string{"sh", "-c", "echo it ran"}})
 			var failure *Error
 			if !errors.As(r.err, &failure) || !errors.Is(r.err, ErrIsolation) || r.Reason != ReasonIsolation {
@@ -140,7 +140,7 @@ func TestPlantedWeaknesses(t *testing.T) {
 func TestAcceptWeaker(t *testing.T) {
 	t.Parallel()
 	e := newEmbedded(t)
-	e.weak.session = func(s *session) { s.plan.jail.Landlock = nil }
+	e.weak.box = func(b *embeddedBox) { b.plan.jail.Landlock = nil }
 	r := launch(t, e, LaunchSpec{Command: []string{"true"}, AcceptWeaker: []string{"seccomp"}})
 	if !errors.Is(r.err, ErrIsolation) {
 		t.Errorf("accepted another property: %v", r.err)

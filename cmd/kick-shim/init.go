@@ -57,6 +57,9 @@ func initProcess() error {
 		if err := run(cfg, w, orders); err != nil {
 			return err
 		}
+		if cfg.Pause {
+			awaitAck(orders)
+		}
 	}
 	close(ended)
 	if cfg.Mode != frame.RunMode {
@@ -102,6 +105,16 @@ func awaitGo(in *frame.Reader) error {
 		return fmt.Errorf("frame %q where the word to go was due", t)
 	}
 	return nil
+}
+
+// awaitAck waits until the host has looked at what the command left. If the
+// host is gone, listen ends this process.
+func awaitAck(orders <-chan order) {
+	for o := range orders {
+		if o.ack {
+			return
+		}
+	}
 }
 
 // order is what the host wants of a running command: a signal for it, that it

@@ -49,7 +49,7 @@ const (
 	Go         Type = 'g' // empty: isolation is proved, begin
 	Signal     Type = 's' // one byte: send this signal to the command's process group
 	Stop       Type = 'k' // empty: kill everything, collect, say goodbye
-	Ack        Type = 'a' // empty: the host has looked, or every artifact is stored; the shim may go on
+	Ack        Type = 'a' // empty: the host has looked; the shim may go on
 )
 
 // Mode is what the shim is to do.
@@ -60,7 +60,7 @@ const (
 	RunMode Mode = "run"
 	// CollectMode makes the artifacts of a workspace that is mounted read-only.
 	CollectMode Mode = "collect"
-	// RunAndCollectMode is for runtimes that cannot mount: both, in one sandbox.
+	// RunAndCollectMode is both, one after the other in one sandbox.
 	RunAndCollectMode Mode = "run-and-collect"
 )
 
@@ -77,6 +77,9 @@ type Config struct {
 	EgressPort   int               `json:"egressPort,omitempty"` // loopback port that is forwarded to EgressSocket
 	WallMS       int64             `json:"wallMS,omitempty"`     // from the command's start; 0: none
 	ArtifactMax  int64             `json:"artifactMax,omitempty"`
+	// Pause makes the shim wait for Ack when it has sent Exit: the sandbox goes
+	// with the shim, and the host has to look at it first.
+	Pause bool `json:"pause,omitempty"`
 	// Witness is a file that only Landlock keeps from being opened; the shim
 	// tries to. Empty: the runtime does not use Landlock.
 	Witness string `json:"witness,omitempty"`

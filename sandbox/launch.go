@@ -1,0 +1,353 @@
+package sandbox
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kickhq/kick/internal/frame"
+)
+
+// engine is what the runtimes differ in. How a kick goes is the same for all,
+// and in this file.
+type engine interface {
+	// isolation names the runtime for the Result.
+	isolation() Isolation
+	// check looks for what this runtime in particular cannot do.
+	check(spec *LaunchSpec) error
+	// together tells that the artifacts are made in the sandbox in which the
+	// command has run, unless it was lost. Otherwise they have one of their own.
+	together() bool
+	// newBox plans a sandbox and gives it the workspace. Nothing is started.
+	newBox(ctx context.Context, spec LaunchSpec, mode frame.Mode) (box, error)
+}
+
+// runKick is Launcher.Run for any engine.
+func runKick(ctx context.Context, e engine, spec LaunchSpec) (Result, error) {
+	res := Result{ExitCode: -1, Reason: ReasonStartFailed, Isolation: e.isolation()}
+	k := &kick{engine: e, spec: spec, res: &res}
+	err := k.run(ctx)
+	switch {
+	case errors.Is(err, ErrIsolation):
+		res.Reason = ReasonIsolation
+	case res.Started.IsZero() && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)):
+		res.Reason, res.Detail, err = ReasonCancelled, "the run was cancelled before the command started", nil
+	}
+	if err != nil && res.Detail == "" {
+		res.Detail = err.Error()
+	}
+	res.Finished = time.Now()
+	k.event(EventFinished)
+	return res, err
+}
+
+// kick is one run of a launcher.
+type kick struct {
+	engine engine
+	spec   LaunchSpec
+	limits Limits
+	res    *Result
+	early  chan *collection // the sandbox for the artifacts, made while the command runs
+}
+
+func (k *kick) event(kind EventKind) {
+	if k.spec.OnEvent != nil {
+		k.spec.OnEvent(Event{kind, time.Now()})
+	}
+}
+
+func (k *kick) run(ctx context.Context) error {
+	release, err := claim(k.spec.ID)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := checkSpec(&k.spec); err != nil {
+		return err
+	}
+	if err := k.engine.check(&k.spec); err != nil {
+		return err
+	}
+	k.limits = resolveLimits(k.spec.Limits)
+	if len(k.spec.Command) == 0 {
+		if !k.collects() {
+			return specError("command", errors.New("there is none, and no workspace and sink for its artifacts"), "Name one or the other")
+		}
+		return k.collect(ctx, nil)
+	}
+	s, err := k.command(ctx)
+	if !k.collects() || k.res.Started.IsZero() {
+		return err // where nothing has run there is nothing to collect
+	}
+	return errors.Join(err, k.collect(context.WithoutCancel(ctx), s)) // it has a deadline of its own
+}
+
+// collects reports whether there are artifacts to make, and a place for them.
+func (k *kick) collects() bool { return k.spec.Workspace.Sink != nil && k.spec.Workspace.Dir != "" }
+
+// command runs the agent's command and says how it ended.
+func (k *kick) command(ctx context.Context) (*session, error) {
+	mode := frame.RunMode
+	event := k.event
+	var sink *sinkCopy
+	switch {
+	case !k.collects():
+	case k.engine.together():
+		mode, sink = frame.RunAndCollectMode, &sinkCopy{sink: k.spec.Workspace.Sink}
+	default:
+		event = func(kind EventKind) {
+			if kind == EventStarted {
+				k.collectEarly(ctx)
+			}
+			k.event(kind)
+		}
+	}
+	b, err := k.engine.newBox(ctx, k.spec, mode)
+	if err != nil {
+		return nil, err
+	}
+	res := k.res
+	s := &session{spec: k.spec, limits: k.limits, mode: mode, box: b, sink: sink, event: event, pauses: k.engine.together(),
+		out: newOutput(k.spec.Stdout, k.spec.Stderr, k.limits.Output)}
+	err = s.run(ctx)
+	res.OutputCut = s.out.finish()
+	res.StdoutBytes, res.StderrBytes = s.out.total[0], s.out.total[1]
+	res.Isolation.Properties = s.props
+	res.Started = s.started
+	if err != nil {
+		return s, err
+	}
+	// A last look, for a command that fails may have done so for lack of space.
+	// It costs a walk through the workspace, so others are spared it.
+	overDisk := false
+	if s.exit == nil || s.exit.Code != 0 || s.exit.Signal != 0 {
+		_, overDisk = s.dog.lookAtDisk(context.WithoutCancel(ctx))
+	}
+	res.Peak = s.dog.peak
+	s.outcome(res, overDisk)
+	s.sayExited()
+	if res.Reason == ReasonLost || res.Reason == ReasonStartFailed && s.exit == nil {
+		return s, &Error{Kind: ErrRuntime, Op: "run the sandbox", Err: errors.New(res.Detail)}
+	}
+	return s, nil
+}
+
+// outcome translates what the session saw into the result.
+func (s *session) outcome(res *Result, overDisk bool) {
+	failed := true
+	if x := s.exit; x != nil {
+		res.ExitCode = x.Code
+		res.Reason = ReasonExited
+		failed = x.Code != 0
+		if x.Signal != 0 {
+			res.Reason, res.Signal, res.ExitCode = ReasonSignaled, x.Signal, 128+x.Signal
+			res.Detail = fmt.Sprintf("the command was killed by signal %d", x.Signal)
+		}
+		if x.Error != "" {
+			res.Reason, res.Detail = ReasonStartFailed, escaped(x.Error)
+			return
+		}
+	}
+	limits := s.limits
+	switch killed := s.killed.Load(); {
+	case killed != nil:
+		res.Reason = *killed
+		res.Signal = 0
+		res.Detail = map[Reason]string{
+			ReasonTimeout:     fmt.Sprintf("the time limit of %v was reached", limits.Wall),
+			ReasonCancelled:   "the run was cancelled",
+			ReasonOutOfMemory: fmt.Sprintf("the memory limit of %d bytes was reached", limits.Memory),
+			ReasonDiskLimit:   fmt.Sprintf("the disk limit of %d bytes was reached", limits.Disk),
+			ReasonStartFailed: "the sandbox did not start in time" + s.lastWords(),
+		}[*killed]
+		if s.dog.why != "" && (res.Reason == ReasonOutOfMemory || res.Reason == ReasonDiskLimit) {
+			res.Detail = s.dog.why
+		}
+		if s.broke != nil {
+			res.Detail = s.broke.Error()
+		}
+	case s.exit == nil:
+		res.Reason, res.Detail = ReasonLost, "the sandbox ended without saying how"+s.lastWords()
+		if s.started.IsZero() {
+			res.Reason, res.Detail = ReasonStartFailed, "the sandbox ended before the command started"+s.lastWords()
+		}
+	case failed && overDisk:
+		res.Reason, res.Detail = ReasonDiskLimit, cmp.Or(s.dog.why, fmt.Sprintf("the disk limit of %d bytes was reached", limits.Disk))
+	case failed && s.dog.full:
+		res.Reason, res.Detail = ReasonProcessLimit, fmt.Sprintf("the limit of %d processes was reached", limits.Processes)
+	}
+}
+
+// lastWords is what the shim said of its own trouble, for messages.
+func (s *session) lastWords() string {
+	words := s.problem
+	if words == "" {
+		words = s.box.lastWords()
+	}
+	if words == "" {
+		return ""
+	}
+	return ": " + escaped(words)
+}
+
+// collects reports whether there are artifacts to make, and a place for them.
+func (s *LaunchSpec) collects() bool { return s.Workspace.Sink != nil && s.Workspace.Dir != "" }
+
+// collection is the sandbox in which the artifacts are made.
+type collection struct {
+	s    *session
+	turn chan struct{} // closed when it may look at the workspace
+	done chan struct{} // closed when it has ended, with err
+	err  error
+}
+
+// newCollection starts a fresh sandbox that has the workspace read-only and no
+// way out. It waits for its turn.
+func (k *kick) newCollection(ctx context.Context, sink *sinkCopy) (*collection, error) {
+	spec := k.spec
+	spec.Egress, spec.Network = Egress{}, NetworkNone
+	b, err := k.engine.newBox(ctx, spec, frame.CollectMode)
+	if err != nil {
+		return nil, err
+	}
+	c := &collection{turn: make(chan struct{}), done: make(chan struct{})}
+	c.s = &session{spec: spec, limits: k.limits, mode: frame.CollectMode, box: b, sink: sink, event: func(EventKind) {}, turn: c.turn}
+	go func() {
+		defer close(c.done)
+		c.err = c.s.run(ctx)
+	}()
+	return c, nil
+}
+
+// run lets the sandbox go and waits for its end. It reports whether the sandbox
+// began: one that could not be started, or that died waiting, has done nothing.
+func (c *collection) run(ctx context.Context) (began bool) {
+	openUp(ctx, c.s.spec.Workspace.Dir)
+	close(c.turn)
+	<-c.done
+	select {
+	case <-c.s.released:
+		return true
+	default:
+		return false
+	}
+}
+
+// collectEarly makes the collection ready while the agent runs, so that nobody
+// waits for it later. What comes is nil if it could not be had now.
+func (k *kick) collectEarly(ctx context.Context) {
+	k.early = make(chan *collection, 1)
+	go func() {
+		c, err := k.newCollection(context.WithoutCancel(ctx), &sinkCopy{sink: k.spec.Workspace.Sink})
+		if err != nil {
+			c = nil
+		}
+		k.early <- c
+	}()
+}
+
+// collect makes the artifacts. It comes after every end of the agent, also after
+// a cancel: work is never lost for the way in which a kick ended. The session is
+// the command's, which may have made them already; nil if there is no command.
+func (k *kick) collect(ctx context.Context, command *session) error {
+	s, err := k.collected(ctx, command)
+	if s == nil {
+		return err
+	}
+	res, only := k.res, command == nil
+	s.sink.breakOff("the sandbox ended before it was whole")
+	res.Artifacts, res.Missing = s.sink.stored, s.sink.missing
+	if only {
+		res.Isolation.Properties = s.props
+	}
+	if err == nil && !s.complete {
+		why := "it ended early" + s.lastWords()
+		if killed := s.killed.Load(); killed != nil {
+			why = string(*killed) + s.lastWords()
+		}
+		err = &Error{Kind: ErrRuntime, Op: "collect the work", Err: errors.New(why), Remedy: "The workspace is kept: kick salvage tries again"}
+	}
+	if err != nil {
+		res.Missing = append(res.Missing, "artifacts: "+err.Error())
+		if only {
+			return err
+		}
+		return nil
+	}
+	if only {
+		res.Reason, res.ExitCode = ReasonExited, 0
+	}
+	k.event(EventBundled)
+	return nil
+}
+
+// collected is the session that has made the artifacts, or as many of them as
+// could be had, and its error. The session is nil if there was none.
+func (k *kick) collected(ctx context.Context, command *session) (*session, error) {
+	sink := &sinkCopy{sink: k.spec.Workspace.Sink}
+	if command != nil && command.mode == frame.RunAndCollectMode {
+		if command.complete {
+			return command, nil
+		}
+		// What it could not make, another sandbox makes.
+		sink = command.sink.again("the sandbox was lost")
+	}
+	if k.early != nil {
+		if c := <-k.early; c != nil && c.run(ctx) {
+			return c.s, c.err
+		}
+	}
+	c, err := k.newCollection(ctx, sink)
+	if err != nil {
+		return nil, err
+	}
+	c.run(ctx)
+	return c.s, c.err
+}
+
+// claimed are the ids of the sandboxes that this process runs.
+var claimed sync.Map
+
+// lingers is how long a name may stay after its release: a child between fork
+// and exec holds a copy of it, and nobody is told when that ends. Measured
+// under load: some milliseconds.
+const lingers = time.Second
+
+// claim makes sure that no other sandbox of this id runs, here or in another
+// process. The name is an abstract Unix socket: it goes with the process,
+// whatever ends it.
+func claim(id string) (release func(), err error) {
+	if !idForm.MatchString(id) {
+		return func() {}, nil // the specification's check has words for it
+	}
+	busy := func(err error) error {
+		return &Error{Kind: ErrSpec, Op: "id " + id, Err: err, Remedy: "If a sandbox of this id is running, wait for its end"}
+	}
+	if _, held := claimed.LoadOrStore(id, true); held {
+		return nil, busy(unix.EADDRINUSE)
+	}
+	name := &net.UnixAddr{Name: fmt.Sprintf("@kick-sandbox/%d/%s", os.Geteuid(), id), Net: "unixgram"}
+	c, err := net.ListenUnixgram("unixgram", name)
+	for until := time.Now().Add(lingers); errors.Is(err, unix.EADDRINUSE) && time.Now().Before(until); {
+		time.Sleep(5 * time.Millisecond)
+		c, err = net.ListenUnixgram("unixgram", name)
+	}
+	if err != nil {
+		claimed.Delete(id)
+		return nil, busy(err)
+	}
+	return func() {
+		_ = c.Close() // no file is behind it
+		claimed.Delete(id)
+	}, nil
+}
