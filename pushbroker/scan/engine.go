@@ -172,8 +172,8 @@ func tailFollows(rest []byte, a *anchor) bool {
 }
 
 // nameByte are the bytes between a name and its operator, valueByte those that
-// a value may hold.
-var nameByte, operatorByte, quoteByte, valueByte [256]bool
+// a value may hold, plainByte those of them that names are made of.
+var nameByte, operatorByte, quoteByte, valueByte, plainByte [256]bool
 
 func init() {
 	for c := range 256 {
@@ -182,6 +182,7 @@ func init() {
 		nameByte[b] = letter || strings.IndexByte(" \t\n\r\f.-'\"", b) >= 0
 		operatorByte[b] = strings.IndexByte("=>:|?,", b) >= 0
 		quoteByte[b] = strings.IndexByte("`'\"= \t\n\r\f>:|,", b) >= 0
+		plainByte[b] = letter && (b < '0' || b > '9') || b == '.' || b == '-'
 		valueByte[b] = letter || strings.IndexByte(".=-/+%:~|", b) >= 0
 	}
 }
@@ -207,14 +208,12 @@ func assignFollows(rest []byte, r *rule) (end int) {
 		i++
 	}
 	from := i
-	digits := 0
+	plain := r.verify == "generic" // which takes no value of letters and these alone
 	for i < len(rest) && i-from < max(r.maxLen, r.minSecret) && valueByte[rest[i]] {
-		if rest[i] <= '9' && rest[i] >= '0' {
-			digits++
-		}
+		plain = plain && plainByte[rest[i]]
 		i++
 	}
-	if i-from < need || digits < minDigits && r.verify == "generic" {
+	if i-from < need || plain {
 		return 0
 	}
 	for r.unbounded > 0 && i < len(rest) && sixBits[rest[i]] != 0xff {

@@ -43,7 +43,7 @@ const (
 	// maxFindings of one item are told; the rest would tell nothing new.
 	maxFindings = 200
 	// version counts changes of the engine that change what is found.
-	version = 3
+	version = 4
 )
 
 // Options of a Scanner.
