@@ -61,7 +61,7 @@ func (r *run) publishFailed(ctx context.Context, branch string, err error) {
 	if e.Pushed {
 		said = fmt.Errorf("the branch %s is on the remote, and its pull request is not: %w", branch, said)
 	}
-	if (e.Pushed || e.Reason == pushbroker.ReasonUnknown) && e.Reason.Temporary() {
+	if (e.Pushed || e.Begun) && e.Reason.Temporary() {
 		r.out.Unsettled = true
 		r.out.Remedy = "Run `kick gc` when the server answers again: it looks what arrived, and opens the pull request that is missing."
 	}
@@ -117,8 +117,9 @@ func (r *run) settle(ctx context.Context, entries []Entry) {
 	}
 	commit, _ := field(entries, "push", "commit")
 	old, _ := field(entries, "push", "old") // an update's; its pull request proves nothing
+	signed, _ := field(entries, "push", "signed")
 	if made, ok := field(entries, "signed", "commit"); ok {
-		commit = made // by GitHub, with the same tree
+		commit, signed = made, "" // by GitHub, with the same tree
 	}
 	r.out.Commit = commit
 	target, err := r.m.target(r.out.Repo)
@@ -128,22 +129,26 @@ func (r *run) settle(ctx context.Context, entries []Entry) {
 		found, warnings, err = pushbroker.Lookup(ctx, target, branch, r.k.Journal.Intend)
 		r.out.Notes = append(r.out.Notes, warnings...)
 	}
+	there := "with other work"
+	if err == nil && signed != "" && found.Commit != "" {
+		commit, there, err = r.settleSigned(ctx, target, branch, found.Commit, signed)
+	}
 	var e *pushbroker.PublishError
 	switch {
 	case err != nil:
 		r.out.Unsettled = !errors.As(err, &e) || e.Reason.Temporary()
 		r.out.Notes = append(r.out.Notes, fmt.Sprintf("%s whether the push to %s arrived: %v", unsettledNote, branch, err))
 		return
-	case found.Commit == "" && (found.Number == 0 || old != ""): // it did not arrive, or somebody took it away
+	case found.Commit == old && (found.Number == 0 || old != ""): // it did not arrive, or somebody took it away
+		return
+	case found.Commit == "" && old != "":
+		r.out.Notes = append(r.out.Notes, fmt.Sprintf("the branch %s is gone; it was at %s", branch, old))
 		return
 	case found.Commit != "" && found.Commit != commit:
-		what := "with other work"
-		if signed, _ := field(entries, "push", "signed"); signed != "" {
-			what = "with commits that GitHub may have made of this work when kick died"
-		}
-		r.out.Notes = append(r.out.Notes, fmt.Sprintf("the branch %s is on the remote %s, at %s", branch, what, found.Commit))
+		r.out.Notes = append(r.out.Notes, fmt.Sprintf("the branch %s is on the remote %s, at %s", branch, there, found.Commit))
 		return
 	}
+	r.out.Commit = commit
 	// It arrived: a pull request outlives its branch.
 	r.out.Branch, r.out.PullRequest = branch, found.URL
 	recorded, wanted := field(entries, "proposal", "proposal")
@@ -159,6 +164,25 @@ func (r *run) settle(ctx context.Context, entries []Entry) {
 	r.fail(Published, nil)
 }
 
+// settleSigned asks what a branch has that GitHub makes the commits of. It
+// returns the commit that counts as the work's, which is head if all of them are
+// there, and otherwise what the branch has in words.
+func (r *run) settleSigned(ctx context.Context, target pushbroker.Target, branch, head, recorded string) (commit, there string, err error) {
+	chain, err := pushbroker.ParseSignedChain(recorded)
+	if err != nil {
+		return "", "", err
+	}
+	made, is, warnings, err := pushbroker.FindSigned(ctx, target, head, chain, r.k.Journal.Intend)
+	r.out.Notes = append(r.out.Notes, warnings...)
+	switch all := len(chain.Commits); {
+	case err != nil || !is:
+		return "", "with other work", err
+	case made < all:
+		return "", fmt.Sprintf("with %d of the %s that GitHub was making of this work; delete it or complete it from the kept work", made, count(all, "commit")), nil
+	}
+	return head, "", r.k.Journal.Note("signed", map[string]string{"branch": branch, "commit": head})
+}
+
 // finishPullRequest opens the pull request that was decided before the push.
 func (r *run) finishPullRequest(ctx context.Context, target pushbroker.Target, recorded string) error {
 	proposal, err := pushbroker.ParseProposal(recorded)
@@ -166,6 +190,7 @@ func (r *run) finishPullRequest(ctx context.Context, target pushbroker.Target, r
 		return err
 	}
 	pub, err := pushbroker.Finish(ctx, target, proposal, r.k.Journal.Intend)
+	pub.Commit = r.out.Commit // in signed mode GitHub's, with the proposal's tree
 	r.out.Notes = append(r.out.Notes, pub.Warnings...)
 	if err != nil {
 		return err

@@ -204,6 +204,9 @@ func (r *run) prepare(ctx context.Context) (string, error) {
 			r.out.Notes = append(r.out.Notes, "the token for the fetch could not be revoked: "+rerr.Error())
 		}
 	}
+	if r.req.Update != nil && errors.Is(err, workspace.ErrNoBranch) {
+		err = fmt.Errorf("%w: the branch %s is gone from the remote: run a new kick", errNoUpdate, r.req.Source.Base)
+	}
 	if err != nil {
 		return "", err
 	}

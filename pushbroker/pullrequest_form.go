@@ -29,9 +29,14 @@ func (p *publisher) decide(ctx context.Context) (Proposal, error) {
 	}
 	d := r.Description
 	d.Refs, d.Verdict, d.Target, d.TitlePrefix = r.Refs, r.Verdict, r.Target, r.Form.TitlePrefix
+	now := code(want.Commit)
+	if policy.Is(r.Form.Signed) {
+		now = "a commit of GitHub's with the tree " + code(r.Verdict.Tree)
+		d.Notes = append(slices.Clip(d.Notes), "GitHub made and signed the commits of this branch: they have the inspected trees, and other ids than the commit that is named below.")
+	}
 	want.Title, want.Body = d.Text()
 	if r.Refs.Old != "" {
-		want.Comment = fmt.Sprintf("**Updated** (%s): %s is now at %s; it was at %s.\n\n%s", r.Refs.updated(r.Quarantine), code(r.Refs.Branch), code(want.Commit), code(r.Refs.Old), want.Body)
+		want.Comment = fmt.Sprintf("**Updated** (%s): %s is now at %s; it was at %s.\n\n%s", r.Refs.updated(r.Quarantine), code(r.Refs.Branch), now, code(r.Refs.Old), want.Body)
 	}
 	rules := cmp.Or(r.RulesAt, r.Quarantine.BaseOID)
 	files, err := r.Quarantine.filesAt(ctx, rules)

@@ -219,7 +219,7 @@ func (p *push) send(ctx context.Context) (pushed bool, err error) {
 	case askErr != nil && (refused || e.Reason.atTheDoor()):
 		return false, e
 	case askErr != nil:
-		e.Reason = ReasonUnknown
+		e.Reason, e.Begun = ReasonUnknown, true
 		e.Message += "; asking the remote what arrived: " + asPublishError("", ReasonNetwork, askErr).said()
 		return false, e
 	case have.refs[ref] == p.q.Tip:

@@ -81,7 +81,10 @@ type PublishError struct {
 	// Pushed tells that the branch is on the remote with this work all the
 	// same.
 	Pushed bool
-	Err    error // cause, may be nil
+	// Begun tells that the branch may have the work, or a part of it, and that
+	// nobody knows yet.
+	Begun bool
+	Err   error // cause, may be nil
 }
 
 // Error ends with what to do.

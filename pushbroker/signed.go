@@ -3,6 +3,7 @@ package pushbroker
 import (
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -133,6 +134,9 @@ type signer struct {
 	push    *push
 	client  *github.Client
 	commits []signedCommit
+	chain   SignedChain // of commits
+	begun   bool        // something was asked for
+	head    string      // what the branch has of the chain, as far as is known; empty: nothing
 }
 
 // pushSigned is push for signed mode.
@@ -155,8 +159,11 @@ func (p *publisher) pushSigned(ctx context.Context) error {
 		if err != nil {
 			return asPublishError(op, ReasonUsage, err)
 		}
-		s := &signer{p: p, push: &push{q: r.Quarantine, refs: r.Refs, remote: remote, op: op}, client: client, commits: commits}
-		return p.retry(ctx, func() error { return p.explainAuth(s.run(ctx), token) })
+		s := &signer{p: p, push: &push{q: r.Quarantine, refs: r.Refs, remote: remote, op: op}, client: client, commits: commits, chain: chainOf(r.Quarantine.BaseOID, commits)}
+		if err := p.retry(ctx, func() error { return p.explainAuth(s.run(ctx), token) }); err != nil {
+			return s.undo(ctx, err)
+		}
+		return nil
 	})
 }
 
@@ -179,23 +186,33 @@ func (s *signer) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.p.journal("push", map[string]string{"target": r.Target.String(), "branch": r.Refs.Branch, "commit": r.Quarantine.Tip, "old": r.Refs.Old, "signed": "true"}); err != nil {
+	chain, err := json.Marshal(s.chain)
+	if err != nil {
+		return asPublishError(s.push.op, ReasonJournal, err)
+	}
+	if err := s.p.journal("push", map[string]string{"target": r.Target.String(), "branch": r.Refs.Branch, "commit": r.Quarantine.Tip, "old": r.Refs.Old, "signed": string(chain)}); err != nil {
 		return err
 	}
+	s.begun, s.head = true, head
 	if head == "" {
 		head = r.Quarantine.BaseOID
 		_, _, err := s.client.Git.CreateRef(ctx, r.Target.Owner, r.Target.Name, &github.Reference{Ref: &ref, Object: &github.GitObject{SHA: &head}})
 		if err != nil {
 			return classifyAPI(ctx, s.push.op, err)
 		}
+		s.head = head
 	}
-	for _, c := range s.commits[done:] {
+	for i, c := range s.commits[done:] {
+		if err := s.p.journal("sign", map[string]string{"branch": r.Refs.Branch, "commit": c.oid, "on": head}); err != nil {
+			return err
+		}
 		made, err := s.make(ctx, c, head)
 		if err != nil {
 			return err
 		}
-		if err := s.verify(ctx, c, made, head); err != nil {
-			return s.undo(ctx, made, err)
+		s.head = made
+		if err := s.verify(ctx, s.chain.Commits[done+i], made, head); err != nil {
+			return err
 		}
 		head = made
 	}
@@ -209,57 +226,19 @@ func (s *signer) run(ctx context.Context) error {
 // before. What it has must be those and nothing else.
 func (s *signer) done(ctx context.Context, head string) (int, error) {
 	r := s.p.req
-	var chain []*github.Commit // newest first
-	for at := head; at != r.Quarantine.BaseOID; {
-		if at == "" && r.Refs.Old == "" {
-			return 0, nil
-		}
-		if at == "" || len(chain) == len(s.commits) {
-			return 0, r.Refs.taken(s.push.op, head)
-		}
-		c, err := s.commit(ctx, at)
-		if err != nil {
-			return 0, err
-		}
-		if len(c.Parents) != 1 {
-			return 0, r.Refs.taken(s.push.op, head)
-		}
-		chain, at = append(chain, c), c.Parents[0].GetSHA()
+	if head == "" && r.Refs.Old == "" {
+		return 0, nil
 	}
-	for i := range chain {
-		if c := chain[len(chain)-1-i]; s.differs(s.commits[i], c) != "" || strings.TrimSpace(c.GetMessage()) != s.commits[i].message() {
-			return 0, r.Refs.taken(s.push.op, head)
-		}
+	done, is, err := s.chain.reached(ctx, s.client, r.Target, s.push.op, head)
+	if err == nil && !is {
+		err = r.Refs.taken(s.push.op, head)
 	}
-	return len(chain), nil
-}
-
-func (s signedCommit) message() string {
-	return strings.TrimSpace(s.headline + "\n\n" + s.body)
-}
-
-func (s *signer) commit(ctx context.Context, oid string) (*github.Commit, error) {
-	c, _, err := s.client.Git.GetCommit(ctx, s.p.req.Target.Owner, s.p.req.Target.Name, oid)
-	if err != nil {
-		return nil, classifyAPI(ctx, s.push.op+": look at commit "+oid, err)
-	}
-	return c, nil
-}
-
-// differs says in what a commit of GitHub's is not the inspected one.
-func (s *signer) differs(want signedCommit, got *github.Commit) string {
-	switch {
-	case got.GetTree().GetSHA() != want.tree:
-		return fmt.Sprintf("its tree is %s, and %s was inspected", got.GetTree().GetSHA(), want.tree)
-	case !got.GetVerification().GetVerified():
-		return "it is not signed: " + got.GetVerification().GetReason()
-	}
-	return ""
+	return done, err
 }
 
 // verify holds a commit that was just made against the inspected one.
-func (s *signer) verify(ctx context.Context, want signedCommit, made, parent string) error {
-	c, err := s.commit(ctx, made)
+func (s *signer) verify(ctx context.Context, want SignedStep, made, parent string) error {
+	c, err := signedBy(ctx, s.client, s.p.req.Target, s.push.op, made)
 	if err != nil {
 		return err
 	}
@@ -267,24 +246,30 @@ func (s *signer) verify(ctx context.Context, want signedCommit, made, parent str
 	if len(c.Parents) != 1 || c.Parents[0].GetSHA() != parent {
 		return publishError(ReasonTreeDiffers, op, "it does not follow %s", parent)
 	}
-	if words := s.differs(want, c); words != "" {
+	if words := want.differs(c); words != "" {
 		return publishError(ReasonTreeDiffers, op, "%s", words)
 	}
 	return nil
 }
 
-// undo takes back what must not stay: a new branch goes, an updated one returns
-// to where it was, unless somebody moved it meanwhile.
-func (s *signer) undo(ctx context.Context, made string, cause error) error {
-	e := asPublishError(s.push.op, ReasonTreeDiffers, cause)
-	if e.Reason != ReasonTreeDiffers {
-		return e // not known to be wrong: the next attempt looks again
+// undo takes back what must not stay, or is not the whole work: a new branch
+// goes, an updated one returns to where it was, unless somebody moved it
+// meanwhile. What may be whole, and only its answer was lost, stays to be asked
+// about.
+func (s *signer) undo(ctx context.Context, cause error) error {
+	e := asPublishError(s.push.op, ReasonRejected, cause)
+	switch {
+	case e.Reason.Temporary():
+		e.Begun = s.begun
+		return e
+	case s.head == s.p.req.Refs.Old || e.Reason == ReasonBranchExists || e.Reason == ReasonBranchMoved:
+		return e
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
 	defer cancel()
 	ref := "refs/heads/" + s.p.req.Refs.Branch
 	_, err := s.push.remote.git.Output(ctx, s.push.q.Dir, askTimeout, "push", "--porcelain", "--no-verify", "--no-signed", "--no-follow-tags", "--no-progress",
-		"--recurse-submodules=no", "--force-with-lease="+ref+":"+made, "--", s.push.remote.target.URL, s.p.req.Refs.Old+":"+ref)
+		"--recurse-submodules=no", "--force-with-lease="+ref+":"+s.head, "--", s.push.remote.target.URL, s.p.req.Refs.Old+":"+ref)
 	switch {
 	case err != nil:
 		e.Message += "; and the branch could not be taken back: " + classifyGit(ctx, "", "", err).said()

@@ -2,6 +2,7 @@ package pushbroker
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 
@@ -111,22 +112,32 @@ func TestSignedTakesBack(t *testing.T) {
 	}
 }
 
+// TestSignedGoesOn: what passes is tried again; what does not leaves no branch
+// behind, unless nobody can tell what became of it.
 func TestSignedGoesOn(t *testing.T) {
 	t.Parallel()
+	const mutation = "POST /graphql"
 	for name, tc := range map[string]struct {
 		fault  githubtest.Fault
 		reason Reason // empty: it succeeds
+		begun  bool   // the branch stays, and a later start asks about it
 	}{
-		"answer lost":          {githubtest.Fault{Match: "POST /graphql", Times: 1, After: true, Status: 502}, ""},
-		"server error":         {githubtest.Fault{Match: "POST /graphql", Times: 1, Status: 502}, ""},
-		"not there":            {githubtest.Fault{Match: "GET /repos/acme/api/git/commits", Times: 1, Status: 500}, ""},
-		"secondary limit":      {githubtest.Fault{Match: "POST /graphql", Times: 1, Status: 200, Body: `{"data":null,"errors":[{"type":"RATE_LIMITED","message":"API rate limit exceeded"}]}`}, ""},
-		"forbidden":            {githubtest.Fault{Match: "POST /graphql", Status: 200, Body: `{"data":null,"errors":[{"type":"FORBIDDEN","message":"Resource not accessible by integration"}]}`}, ReasonPermission},
-		"ruleset":              {githubtest.Fault{Match: "POST /graphql", Status: 200, Body: `{"errors":[{"type":"UNPROCESSABLE","message":"Repository rule violations found\n\nCommit message must match a given regex pattern"}]}`}, ReasonRuleset},
-		"unknown words":        {githubtest.Fault{Match: "POST /graphql", Status: 200, Body: `{"errors":[{"message":"no"}]}`}, ReasonRejected},
-		"nothing in it":        {githubtest.Fault{Match: "POST /graphql", Status: 200, Body: `{"data":{"createCommitOnBranch":null}}`}, ReasonAnswer},
-		"not even JSON":        {githubtest.Fault{Match: "POST /graphql", Status: 200, Body: `<html>`}, ReasonAnswer},
-		"base is gone for API": {githubtest.Fault{Match: "POST /repos/acme/api/git/refs", Status: 422, Body: `{"message":"Object does not exist"}`}, ReasonRejected},
+		"answer lost":             {githubtest.Fault{Match: mutation, Times: 1, After: true, Status: 502}, "", false},
+		"server error":            {githubtest.Fault{Match: mutation, Times: 1, Status: 502}, "", false},
+		"branch's answer lost":    {githubtest.Fault{Match: "POST /repos/acme/api/git/refs", Times: 1, After: true, Status: 502}, "", false},
+		"not there":               {githubtest.Fault{Match: "GET /repos/acme/api/git/commits", Times: 1, Status: 500}, "", false},
+		"secondary limit":         {githubtest.Fault{Match: mutation, Times: 1, Status: 200, Body: `{"data":null,"errors":[{"type":"RATE_LIMITED","message":"API rate limit exceeded"}]}`}, "", false},
+		"forbidden":               {githubtest.Fault{Match: mutation, Status: 200, Body: `{"data":null,"errors":[{"type":"FORBIDDEN","message":"Resource not accessible by integration"}]}`}, ReasonPermission, false},
+		"ruleset":                 {githubtest.Fault{Match: mutation, Status: 200, Body: `{"errors":[{"type":"UNPROCESSABLE","message":"Repository rule violations found\n\nCommit message must match a given regex pattern"}]}`}, ReasonRuleset, false},
+		"ruleset at the second":   {githubtest.Fault{Match: mutation, Skip: 1, Status: 200, Body: `{"errors":[{"type":"UNPROCESSABLE","message":"Repository rule violations found"}]}`}, ReasonRuleset, false},
+		"unknown words":           {githubtest.Fault{Match: mutation, Status: 200, Body: `{"errors":[{"message":"no"}]}`}, ReasonRejected, false},
+		"nothing in it":           {githubtest.Fault{Match: mutation, Status: 200, Body: `{"data":{"createCommitOnBranch":null}}`}, ReasonAnswer, true},
+		"not even JSON":           {githubtest.Fault{Match: mutation, Status: 200, Body: `<html>`}, ReasonAnswer, true},
+		"down after the first":    {githubtest.Fault{Match: mutation, Skip: 1, Status: 503}, ReasonServer, true},
+		"base is gone for API":    {githubtest.Fault{Match: "POST /repos/acme/api/git/refs", Status: 422, Body: `{"message":"Object does not exist"}`}, ReasonRejected, false},
+		"down before anything":    {githubtest.Fault{Match: "git-upload-pack", Status: 503}, ReasonServer, false},
+		"never sure of the last":  {githubtest.Fault{Match: "GET /repos/acme/api/git/commits", Status: 500}, ReasonServer, true},
+		"another tree's id there": {githubtest.Fault{Match: "GET /repos/acme/api/git/commits", Status: 200, Body: `{"tree":{"sha":"` + strings.Repeat("2", 40) + `"},"parents":[],"verification":{"verified":true}}`}, ReasonTreeDiffers, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -136,8 +147,15 @@ func TestSignedGoesOn(t *testing.T) {
 			if reasonOf(err) != tc.reason {
 				t.Fatalf("got %v, want %q", err, tc.reason)
 			}
-			if n := s.sh(s.repo.Dir, "git rev-list --count "+s.base+"..refs/heads/"+kickBranch+" || echo 0"); tc.reason == "" && (n != "2" || pub.Commit != s.repo.Ref("refs/heads/"+kickBranch)) {
-				t.Errorf("the branch has %s commits, %+v", n, pub)
+			head := s.repo.Ref("refs/heads/" + kickBranch)
+			var e *PublishError
+			switch {
+			case tc.reason == "":
+				if n := s.sh(s.repo.Dir, "git rev-list --count "+s.base+".."+head); n != "2" || pub.Commit != head {
+					t.Errorf("the branch has %s commits, %+v", n, pub)
+				}
+			case !errors.As(err, &e) || e.Begun != tc.begun || (head != "") != tc.begun:
+				t.Errorf("begun is %v, the branch is at %q: %v", e.Begun, head, err)
 			}
 			if s.hub.LiveTokens() != 0 {
 				t.Error("a token lives")

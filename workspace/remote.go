@@ -140,7 +140,7 @@ func (s *session) branch(ctx context.Context, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return "", unusable("pass one that it has with --base: "+strings.Join(nearest(name, names, 10), ", "), "%s has no branch %q", s.arg, name)
+	return "", &Error{Kind: ErrNoBranch, Op: fmt.Sprintf("%s has no branch %q", s.arg, name), Remedy: "pass one that it has with --base: " + strings.Join(nearest(name, names, 10), ", ")}
 }
 
 // branches lists all branches; a repository without any is an error.

@@ -91,6 +91,8 @@ var (
 	// ErrSource: the repository, the branch or the task that was asked for
 	// cannot be used; asking again will not help.
 	ErrSource = errors.New("unusable source")
+	// ErrNoBranch is an ErrSource: the repository has no branch of that name.
+	ErrNoBranch = fmt.Errorf("%w: no such branch", ErrSource)
 	// ErrRemote: the remote could not be reached, or refused.
 	ErrRemote = errors.New("remote failed")
 	// ErrHost: this host could not store or run what was needed.
@@ -99,7 +101,7 @@ var (
 
 // Error is a failure of this package with a remedy.
 type Error struct {
-	Kind   error  // ErrSource, ErrRemote or ErrHost
+	Kind   error  // one of those above
 	Op     string // what was being done and what was wrong
 	Err    error  // cause, may be nil
 	Remedy string // what to do, without a full stop
