@@ -4,15 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/kickhq/kick/internal/escape"
 	"github.com/kickhq/kick/internal/githubapp"
 	"github.com/kickhq/kick/internal/lazyregexp"
+	"github.com/kickhq/kick/internal/repoaddr"
 )
 
 // Access is the authority to publish on GitHub or a GitHub Enterprise host. The
@@ -59,14 +57,7 @@ func (t Target) String() string {
 	return t.URL
 }
 
-// forms says what a repository may be.
-const forms = "give an https:// or ssh:// URL, user@host:path, or the absolute path of a repository"
-
 var (
-	// scpForm is [user@]host:path, without a second "@": a password would hide
-	// in it.
-	scpForm  = lazyregexp.New(`^(?:([A-Za-z0-9_][A-Za-z0-9._-]*)@)?([A-Za-z0-9][A-Za-z0-9.-]*):([^:@-][^:@]*)$`)
-	hostForm = lazyregexp.New(`^(?:[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:]+\])(?::[0-9]{1,5})?$`)
 	// GitHub's own rules for names are narrower.
 	ownerForm = lazyregexp.New(`^[A-Za-z0-9](?:[A-Za-z0-9_-]{0,98}[A-Za-z0-9])?$`)
 	nameForm  = lazyregexp.New(`^[A-Za-z0-9._-]{1,100}$`)
@@ -77,10 +68,11 @@ var (
 // by HTTPS whatever its form; the credential is never sent to another host. No
 // error repeats an address that may hold a password.
 func NewTarget(repo string, a Access) (Target, error) {
-	t, path, err := parseTarget(repo)
+	addr, err := repoaddr.Parse(repo)
 	if err != nil {
 		return Target{}, fmt.Errorf("target repository: %w", err)
 	}
+	t := Target{URL: addr.URL, Protocol: addr.Protocol, Host: addr.Host}
 	if a.App == nil && a.Token.IsZero() {
 		return t, nil
 	}
@@ -90,9 +82,9 @@ func NewTarget(repo string, a Access) (Target, error) {
 	if t.Host == "" {
 		return Target{}, fmt.Errorf("target repository: %q is a local path, and a GitHub credential is given: give the URL on GitHub, or no credential", escape.String(t.URL))
 	}
-	owner, name, ok := strings.Cut(strings.TrimSuffix(path, ".git"), "/")
-	if !ok || !ownerForm.MatchString(owner) || !nameForm.MatchString(name) || name == "." || name == ".." {
-		return Target{}, fmt.Errorf("target repository: %q is not OWNER/NAME: give the address of a repository on GitHub", escape.String(path))
+	owner, name := ownerAndName(addr.Path)
+	if owner == "" {
+		return Target{}, fmt.Errorf("target repository: %q is not OWNER/NAME: give the address of a repository on GitHub", escape.String(addr.Path))
 	}
 	t.Owner, t.Name, t.access = owner, name, a
 	scheme := "https"
@@ -138,69 +130,13 @@ func (t *Target) setAPI() error {
 	return nil
 }
 
-// parseTarget reads an address; path is the part after the host.
-func parseTarget(repo string) (t Target, path string, err error) {
-	switch {
-	case repo == "":
-		return t, "", errors.New("none given: " + forms)
-	case len(repo) > 4096 || strings.ContainsFunc(repo, func(r rune) bool { return escape.Control(r) || escape.Invisible(r) }):
-		return t, "", errors.New("address is too long or holds control characters: " + forms)
-	case filepath.IsAbs(repo):
-		return localTarget(repo)
-	case strings.Contains(repo, "://"):
-		return urlTarget(repo)
+// ownerAndName are those of a path on GitHub; empty if it is none.
+func ownerAndName(path string) (owner, name string) {
+	owner, name, ok := strings.Cut(strings.TrimSuffix(path, ".git"), "/")
+	if !ok || !ownerForm.MatchString(owner) || !nameForm.MatchString(name) || name == "." || name == ".." {
+		return "", ""
 	}
-	m := scpForm.FindStringSubmatch(repo)
-	if m == nil {
-		return t, "", errors.New("address is neither a git URL nor an absolute path: " + forms)
-	}
-	return Target{URL: repo, Protocol: "ssh", Host: strings.ToLower(m[2])}, strings.Trim(m[3], "/"), nil
-}
-
-func localTarget(path string) (Target, string, error) {
-	path = filepath.Clean(path)
-	info, err := os.Stat(path)
-	if err != nil || !info.IsDir() {
-		return Target{}, "", fmt.Errorf("no repository at %q: check the path and its permissions", escape.String(path))
-	}
-	return Target{URL: path, Protocol: "file"}, "", nil
-}
-
-func urlTarget(repo string) (t Target, path string, err error) {
-	scheme, rest, _ := strings.Cut(repo, "://")
-	scheme = strings.ToLower(scheme)
-	authority := rest
-	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
-		authority = rest[:i]
-	}
-	user, _, hasUser := strings.Cut(authority, "@")
-	if hasUser && (scheme != "ssh" || strings.ContainsAny(user, ":%") || strings.Count(authority, "@") > 1) {
-		return t, "", errors.New("address holds a user name or a password: give it without; credentials are configured apart from it")
-	}
-	u, err := url.Parse(scheme + "://" + rest)
-	if err != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" {
-		return t, "", errors.New("address is no plain URL: " + forms)
-	}
-	if scheme == "file" {
-		if u.Host != "" && u.Host != "localhost" || !filepath.IsAbs(u.Path) {
-			return t, "", errors.New("file URL names another host or no absolute path: write file:///absolute/path")
-		}
-		return localTarget(u.Path)
-	}
-	host := strings.ToLower(u.Host)
-	defaultPort, known := map[string]string{"https": ":443", "http": ":80", "ssh": ":22"}[scheme]
-	path = strings.Trim(u.Path, "/")
-	switch {
-	case !known:
-		return t, "", fmt.Errorf("scheme %q is not used: take https, ssh, file, or http to this machine", escape.String(scheme))
-	case !hostForm.MatchString(host) || path == "" || strings.HasPrefix(user, "-"):
-		return t, "", errors.New("URL has no usable host or no path: write " + scheme + "://host/owner/name")
-	case scheme == "http" && !onLoopback(u.Hostname()):
-		return t, "", errors.New("http to another machine can be read and altered on the way: use https")
-	}
-	host = strings.TrimSuffix(host, defaultPort)
-	u.Host, u.Path, u.RawPath = host, "/"+path, ""
-	return Target{URL: u.String(), Protocol: scheme, Host: host}, path, nil
+	return owner, name
 }
 
 func hostOnly(hostport string) string {
@@ -208,9 +144,4 @@ func hostOnly(hostport string) string {
 		return h
 	}
 	return hostport
-}
-
-func onLoopback(host string) bool {
-	a, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && a.IsLoopback()
 }

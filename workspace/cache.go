@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kickhq/kick/internal/gitcmd"
+	"github.com/kickhq/kick/internal/repoaddr"
 )
 
 // Cache is a directory of bare mirrors, one per repository and branch, shared
@@ -51,16 +52,16 @@ func (c Cache) Fetch(ctx context.Context, src Source) (*Base, error) {
 	if err != nil {
 		return nil, err
 	}
-	e, err := c.entry(s.key, branch)
+	e, err := c.entry(s.url, branch)
 	if err != nil {
 		return nil, err
 	}
 	b, err := e.pinCurrent(ctx, src.Repo, oid)
 	if err != nil || b != nil {
-		return b, hostError("use mirror of "+s.arg, err)
+		return b, hostError("use mirror of "+s.url, err)
 	}
 	b, err = e.update(ctx, s, src.Repo, oid)
-	return b, hostError("update mirror of "+s.arg, err)
+	return b, hostError("update mirror of "+s.url, err)
 }
 
 // entry is the directory of one repository and branch.
@@ -227,7 +228,7 @@ func (e entry) advance(ctx context.Context, s *session, old *generation) (*gener
 		return nil, err
 	}
 	defer func() { _ = os.RemoveAll(tmp) }() // sweep removes what stays
-	m := manifest{Repo: s.arg, Branch: e.branch}
+	m := manifest{Repo: s.url, Branch: e.branch}
 	if m.OID, err = e.fetchInto(ctx, s, tmp); err != nil {
 		return nil, err
 	}
@@ -250,7 +251,7 @@ func (e entry) advance(ctx context.Context, s *session, old *generation) (*gener
 		return nil, err
 	}
 	defer func() { _ = os.RemoveAll(alone) }()
-	local := newSession(remote{arg: tmp, protocol: "file"})
+	local := newSession(repoaddr.Address{URL: tmp, Protocol: "file"})
 	if _, err := e.fetchInto(ctx, local, alone); err != nil {
 		return nil, err
 	}
@@ -281,14 +282,14 @@ func (e entry) fetchInto(ctx context.Context, s *session, dir string) (string, e
 		"-c", "fetch.unpackLimit=1", // one pack per fetch, never loose objects
 		"-c", "transfer.unpackLimit=1",
 		"fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", "--no-recurse-submodules",
-		"--", s.arg, "+"+name+":"+name)
+		"--", s.url, "+"+name+":"+name)
 	if err != nil {
 		return "", err
 	}
 	b, err := readSmall(filepath.Join(dir, name), 4096)
 	if errors.Is(err, fs.ErrNotExist) {
 		// Git drops the ref with a warning and succeeds.
-		return "", unusable("run git fetch --unshallow there, or name the repository that it was cloned from", "repository %s is a shallow clone and lacks history", s.arg)
+		return "", unusable("run git fetch --unshallow there, or name the repository that it was cloned from", "repository %s is a shallow clone and lacks history", s.url)
 	}
 	if err != nil {
 		return "", err

@@ -50,12 +50,12 @@ func (s *session) explain(ctx context.Context, err error) error {
 	var g *gitcmd.Error
 	switch {
 	case ctx.Err() != nil:
-		return fmt.Errorf("talk to %s: %w", s.arg, context.Cause(ctx))
+		return fmt.Errorf("talk to %s: %w", s.url, context.Cause(ctx))
 	case !errors.As(err, &g):
 		return err
 	}
 	said := s.redact(printable(g.Stderr))
-	e := &Error{Kind: ErrRemote, Op: "git " + g.Args[0] + " " + s.arg + ": " + complaint(said), Remedy: "see git's message"}
+	e := &Error{Kind: ErrRemote, Op: "git " + g.Args[0] + " " + s.url + ": " + complaint(said), Remedy: "see git's message"}
 	if said == "" {
 		e.Err = g.Err
 	}

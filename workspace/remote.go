@@ -7,34 +7,40 @@ import (
 	"strings"
 
 	"github.com/kickhq/kick/internal/gitcmd"
+	"github.com/kickhq/kick/internal/repoaddr"
 	"github.com/kickhq/kick/internal/spelling"
 )
 
 // session is one Fetch's talk with one remote.
 type session struct {
-	remote
-	git gitcmd.Remote
+	url   string // what git is given
+	scope string // see scopeOf
+	git   gitcmd.Remote
 }
 
-func newSession(r remote) *session {
-	return &session{remote: r, git: gitcmd.Remote{Protocol: r.protocol, Path: r.path, Origin: r.scope}}
+func newSession(a repoaddr.Address) *session {
+	s := &session{url: a.URL, scope: scopeOf(a), git: gitcmd.Remote{Protocol: a.Protocol, Origin: scopeOf(a)}}
+	if a.Protocol == "file" {
+		s.git.Path = a.URL
+	}
+	return s
 }
 
 func open(ctx context.Context, src Source) (*session, error) {
-	r, err := parseRepo(src.Repo)
+	a, err := parseRepo(src.Repo)
 	if err != nil {
 		return nil, err
 	}
-	s := newSession(r)
-	if r.scope == "" || src.Credential == nil {
+	s := newSession(a)
+	if s.scope == "" || src.Credential == nil {
 		return s, nil
 	}
 	s.git.User, s.git.Password, err = src.Credential(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("get credential for %s: %w", r.scope, err)
+		return nil, fmt.Errorf("get credential for %s: %w", s.scope, err)
 	}
 	if err := gitcmd.CheckCredential(s.git.User, s.git.Password); err != nil {
-		return nil, unusable("check how it is configured", "credential for %s: %v", r.scope, err)
+		return nil, unusable("check how it is configured", "credential for %s: %v", s.scope, err)
 	}
 	return s, nil
 }
@@ -64,7 +70,7 @@ func (s *session) list(ctx context.Context, args ...string) ([]ref, error) {
 		}
 		oid, name, ok := strings.Cut(string(line), "\t")
 		if !ok {
-			return nil, &Error{Kind: ErrRemote, Op: fmt.Sprintf("list refs of %s: unexpected line %q", s.arg, line)}
+			return nil, &Error{Kind: ErrRemote, Op: fmt.Sprintf("list refs of %s: unexpected line %q", s.url, line)}
 		}
 		refs = append(refs, ref{oid, name})
 	}
@@ -83,9 +89,9 @@ func (s *session) resolve(ctx context.Context, base string) (branch, oid string,
 	case err != nil:
 		return "", "", err
 	case len(oid) == 64:
-		return "", "", unusable("convert it to SHA-1, the format that GitHub uses", "repository %s uses SHA-256 object ids, which kick does not support", s.arg)
+		return "", "", unusable("convert it to SHA-1, the format that GitHub uses", "repository %s uses SHA-256 object ids, which kick does not support", s.url)
 	case !gitcmd.IsOID(oid):
-		return "", "", &Error{Kind: ErrRemote, Op: fmt.Sprintf("list refs of %s: %q is not an object id", s.arg, oid)}
+		return "", "", &Error{Kind: ErrRemote, Op: fmt.Sprintf("list refs of %s: %q is not an object id", s.url, oid)}
 	}
 	return branch, oid, nil
 }
@@ -93,7 +99,7 @@ func (s *session) resolve(ctx context.Context, base string) (branch, oid string,
 // head returns what HEAD names. Other refs may end in /HEAD, and a HEAD
 // without a branch has no "ref:" line.
 func (s *session) head(ctx context.Context) (branch, oid string, err error) {
-	refs, err := s.list(ctx, "--symref", "--", s.arg, "HEAD")
+	refs, err := s.list(ctx, "--symref", "--", s.url, "HEAD")
 	if err != nil {
 		return "", "", err
 	}
@@ -121,13 +127,13 @@ func (s *session) head(ctx context.Context) (branch, oid string, err error) {
 	if len(names) > 10 {
 		names = append(names[:10], "...")
 	}
-	return "", "", unusable("pass --base with one of its branches: "+strings.Join(names, ", "), "HEAD of %s %s, and kick does not guess a base", s.arg, why)
+	return "", "", unusable("pass --base with one of its branches: "+strings.Join(names, ", "), "HEAD of %s %s, and kick does not guess a base", s.url, why)
 }
 
 // branch returns the commit that a branch is at.
 func (s *session) branch(ctx context.Context, name string) (string, error) {
 	want := "refs/heads/" + name
-	refs, err := s.list(ctx, "--heads", "--", s.arg, want)
+	refs, err := s.list(ctx, "--heads", "--", s.url, want)
 	if err != nil {
 		return "", err
 	}
@@ -140,17 +146,17 @@ func (s *session) branch(ctx context.Context, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return "", &Error{Kind: ErrNoBranch, Op: fmt.Sprintf("%s has no branch %q", s.arg, name), Remedy: "pass one that it has with --base: " + strings.Join(nearest(name, names, 10), ", ")}
+	return "", &Error{Kind: ErrNoBranch, Op: fmt.Sprintf("%s has no branch %q", s.url, name), Remedy: "pass one that it has with --base: " + strings.Join(nearest(name, names, 10), ", ")}
 }
 
 // branches lists all branches; a repository without any is an error.
 func (s *session) branches(ctx context.Context) ([]string, error) {
-	refs, err := s.list(ctx, "--heads", "--", s.arg)
+	refs, err := s.list(ctx, "--heads", "--", s.url)
 	if err != nil {
 		return nil, err
 	}
 	if len(refs) == 0 {
-		return nil, unusable("push a first commit to it", "repository %s has no branch", s.arg)
+		return nil, unusable("push a first commit to it", "repository %s has no branch", s.url)
 	}
 	names := make([]string, len(refs))
 	for i, r := range refs {

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/kickhq/kick/internal/gitcmd"
+	"github.com/kickhq/kick/internal/repoaddr"
 )
 
 const testToken = "ghs_1234567_eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJraWNrIn0.c2lnbmF0dXJl-_" // of the form that GitHub mints
@@ -138,9 +139,9 @@ func TestCredentialIsBoundToTheHost(t *testing.T) {
 		})
 	})
 	// The session believes that its credential is for other, and asks spy.
-	s := newSession(remote{arg: spy + "/repo", protocol: "http", scope: other})
+	s := newSession(repoaddr.Address{URL: spy + "/repo", Protocol: "http", Host: strings.TrimPrefix(other, "http://")})
 	s.git.User, s.git.Password = "x-access-token", testToken
-	if _, err := s.list(t.Context(), "--heads", "--", s.arg); err == nil {
+	if _, err := s.list(t.Context(), "--heads", "--", s.url); err == nil {
 		t.Fatal("no error")
 	}
 	offered := func() string {
@@ -155,7 +156,7 @@ func TestCredentialIsBoundToTheHost(t *testing.T) {
 		t.Errorf("the other host saw %q", got)
 	}
 	s.git.Origin = spy
-	if _, err := s.list(t.Context(), "--heads", "--", s.arg); err == nil {
+	if _, err := s.list(t.Context(), "--heads", "--", s.url); err == nil {
 		t.Fatal("no error")
 	}
 	if offered() == "" {
@@ -475,7 +476,7 @@ func TestExplain(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			s := newSession(remote{arg: "https://h/a", scope: "https://h"})
+			s := newSession(repoaddr.Address{URL: "https://h/a", Protocol: "https", Host: "h"})
 			s.git.Password = testToken
 			err := s.explain(t.Context(), &gitcmd.Error{Args: []string{"fetch"}, ExitCode: 128, Stderr: c.stderr, Err: errors.New("exit status 128")})
 			wantError(t, err, c.kind, c.says, "https://h/a")
