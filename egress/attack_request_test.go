@@ -162,42 +162,44 @@ func TestAttackInsideTunnel(t *testing.T) {
 	o := newOutside(t, "registry.example", "other.example")
 	o.serveHTTP(t, true, http.HandlerFunc(echo))
 	g, _ := o.open(t, defaultLimits, policy.Host{Host: "registry.example", Terminate: true, Paths: []string{"/pkg/**"}}, policy.Host{Host: "other.example", Terminate: true})
-	for raw, want := range map[string]string{
-		"GET /pkg/a HTTP/1.1\r\nHost: other.example\r\n\r\n":                                           "host-mismatch",
-		"GET /pkg/a HTTP/1.1\r\nHost: registry.example:444\r\n\r\n":                                    "host-mismatch",
-		"GET /pkg/a HTTP/1.1\r\nHost: registry.example.\r\n\r\n":                                       "host-mismatch",
-		"GET /pkg/a HTTP/1.0\r\n\r\n":                                                                  "host-mismatch",
-		"GET https://other.example/pkg/a HTTP/1.1\r\nHost: registry.example\r\n\r\n":                   "form-not-permitted",
-		"CONNECT other.example:443 HTTP/1.1\r\nHost: registry.example\r\n\r\n":                         "form-not-permitted",
-		"GET //other.example/pkg/a HTTP/1.1\r\nHost: registry.example\r\n\r\n":                         "",
-		"GET /pkg/../secret HTTP/1.1\r\nHost: registry.example\r\n\r\n":                                "",
-		"GET /pkg/%2e%2e/secret HTTP/1.1\r\nHost: registry.example\r\n\r\n":                            "",
-		"GET /pkg/%2E%2E%2fsecret HTTP/1.1\r\nHost: registry.example\r\n\r\n":                          "",
-		"GET /pkg/..;/secret HTTP/1.1\r\nHost: registry.example\r\n\r\n":                               "",
-		"GET /pkg//secret HTTP/1.1\r\nHost: registry.example\r\n\r\n":                                  "",
-		"GET /pkg/..%5csecret HTTP/1.1\r\nHost: registry.example\r\n\r\n":                              "",
-		"GET /pkg/..\\secret HTTP/1.1\r\nHost: registry.example\r\n\r\n":                               "",
-		"GET /pkg/%252e%252e/secret HTTP/1.1\r\nHost: registry.example\r\n\r\n":                        "",
-		"GET /PKG/a HTTP/1.1\r\nHost: registry.example\r\n\r\n":                                        "path",
-		"GET /pkg HTTP/1.1\r\nHost: registry.example\r\n\r\n":                                          "",
-		"GET /%70kg/a HTTP/1.1\r\nHost: registry.example\r\n\r\n":                                      "",
-		"get /pkg/a HTTP/1.1\r\nHost: registry.example\r\n\r\n":                                        "",
-		"DELETE /pkg/a HTTP/1.1\r\nHost: registry.example\r\n\r\n":                                     "",
-		"GET /pkg/a HTTP/1.1\r\nHost: registry.example\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n": "body-not-permitted",
+	for _, c := range []struct{ name, raw, want string }{
+		{"another host", "GET /pkg/a HTTP/1.1\r\nHost: other.example\r\n\r\n", "host-mismatch"},
+		{"another port", "GET /pkg/a HTTP/1.1\r\nHost: registry.example:444\r\n\r\n", "host-mismatch"},
+		{"dot at the end", "GET /pkg/a HTTP/1.1\r\nHost: registry.example.\r\n\r\n", "host-mismatch"},
+		{"no host", "GET /pkg/a HTTP/1.0\r\n\r\n", "host-mismatch"},
+		{"absolute form", "GET https://other.example/pkg/a HTTP/1.1\r\nHost: registry.example\r\n\r\n", "form-not-permitted"},
+		{"CONNECT inside", "CONNECT other.example:443 HTTP/1.1\r\nHost: registry.example\r\n\r\n", "form-not-permitted"},
+		{"two slashes in front", "GET //other.example/pkg/a HTTP/1.1\r\nHost: registry.example\r\n\r\n", ""},
+		{"parent directory", "GET /pkg/../secret HTTP/1.1\r\nHost: registry.example\r\n\r\n", ""},
+		{"encoded dots", "GET /pkg/%2e%2e/secret HTTP/1.1\r\nHost: registry.example\r\n\r\n", ""},
+		{"encoded dots and slash", "GET /pkg/%2E%2E%2fsecret HTTP/1.1\r\nHost: registry.example\r\n\r\n", ""},
+		{"dots with parameters", "GET /pkg/..;/secret HTTP/1.1\r\nHost: registry.example\r\n\r\n", ""},
+		{"doubled slash", "GET /pkg//secret HTTP/1.1\r\nHost: registry.example\r\n\r\n", ""},
+		{"encoded backslash", "GET /pkg/..%5csecret HTTP/1.1\r\nHost: registry.example\r\n\r\n", ""},
+		{"backslash", "GET /pkg/..\\secret HTTP/1.1\r\nHost: registry.example\r\n\r\n", ""},
+		{"twice encoded", "GET /pkg/%252e%252e/secret HTTP/1.1\r\nHost: registry.example\r\n\r\n", ""},
+		{"case", "GET /PKG/a HTTP/1.1\r\nHost: registry.example\r\n\r\n", "path"},
+		{"no slash at the end", "GET /pkg HTTP/1.1\r\nHost: registry.example\r\n\r\n", ""},
+		{"encoded letter", "GET /%70kg/a HTTP/1.1\r\nHost: registry.example\r\n\r\n", ""},
+		{"method in another case", "get /pkg/a HTTP/1.1\r\nHost: registry.example\r\n\r\n", ""},
+		{"another method", "DELETE /pkg/a HTTP/1.1\r\nHost: registry.example\r\n\r\n", ""},
+		{"body of a GET", "GET /pkg/a HTTP/1.1\r\nHost: registry.example\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "body-not-permitted"},
 	} {
-		c := tls.Client(tunnelTo(t, g, "registry.example:443"), &tls.Config{ServerName: "registry.example", RootCAs: trusted(t, g)})
-		if _, err := io.WriteString(c, raw); err != nil {
-			t.Fatal(err)
-		}
-		got, err := io.ReadAll(c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.Close()
-		res, body := response(t, "GET", string(got))
-		if res.StatusCode != 403 || want != "" && body["rule"] != want {
-			t.Errorf("%q: %d %v, want rule %q", raw, res.StatusCode, body, want)
-		}
+		t.Run(c.name, func(t *testing.T) {
+			conn := tls.Client(tunnelTo(t, g, "registry.example:443"), &tls.Config{ServerName: "registry.example", RootCAs: trusted(t, g)})
+			if _, err := io.WriteString(conn, c.raw); err != nil {
+				t.Fatal(err)
+			}
+			got, err := io.ReadAll(conn)
+			if err != nil {
+				t.Fatal(err)
+			}
+			conn.Close()
+			res, body := response(t, "GET", string(got))
+			if res.StatusCode != 403 || c.want != "" && body["rule"] != c.want {
+				t.Errorf("%q: %d %v, c.want rule %q", c.raw, res.StatusCode, body, c.want)
+			}
+		})
 	}
 	if d := o.dialed(); len(d) != 0 {
 		t.Errorf("connected to %v", d)

@@ -145,15 +145,17 @@ func TestAttackSpecialAddresses(t *testing.T) {
 	}
 	g, a := o.open(t, defaultLimits, hosts...)
 	for i, addr := range list {
-		for _, raw := range []string{
-			fmt.Sprintf("CONNECT h%d.example:443 HTTP/1.1\r\nHost: x\r\n\r\n", i),
-			fmt.Sprintf("GET http://h%d.example/latest/meta-data/ HTTP/1.1\r\nHost: x\r\n\r\n", i),
-		} {
-			res, body := response(t, "GET", exchange(t, g, raw))
-			if res.StatusCode != 403 || !strings.HasPrefix(body["rule"], "address-") {
-				t.Errorf("%s: %d %v", addr, res.StatusCode, body)
+		t.Run(addr, func(t *testing.T) {
+			for _, raw := range []string{
+				fmt.Sprintf("CONNECT h%d.example:443 HTTP/1.1\r\nHost: x\r\n\r\n", i),
+				fmt.Sprintf("GET http://h%d.example/latest/meta-data/ HTTP/1.1\r\nHost: x\r\n\r\n", i),
+			} {
+				res, body := response(t, "GET", exchange(t, g, raw))
+				if res.StatusCode != 403 || !strings.HasPrefix(body["rule"], "address-") {
+					t.Errorf("%d %v", res.StatusCode, body)
+				}
 			}
-		}
+		})
 	}
 	if d := o.dialed(); len(d) != 0 {
 		t.Errorf("connected to %v", d)
@@ -187,12 +189,14 @@ func TestAttackAddressLiterals(t *testing.T) {
 		"127.0.0.1", "169.254.169.254", "93.184.215.14", "2130706433", "017700000001", "0177.0.0.1", "0x7f000001", "0x7f.0.0.1", "0X7F.1",
 		"127.1", "127.0.1", "1.2.3.4.", "0", "0x", "[::1]", "[::ffff:127.0.0.1]", "[::ffff:a9fe:a9fe]", "registry.example.127",
 	} {
-		for _, raw := range []string{"CONNECT " + h + ":443 HTTP/1.1\r\nHost: x\r\n\r\n", "GET http://" + h + "/ HTTP/1.1\r\nHost: registry.example\r\n\r\n"} {
-			res, body := response(t, "GET", exchange(t, g, raw))
-			if res.StatusCode != 403 || body["rule"] != "host-form" {
-				t.Errorf("%s: %d %v", h, res.StatusCode, body)
+		t.Run(h, func(t *testing.T) {
+			for _, raw := range []string{"CONNECT " + h + ":443 HTTP/1.1\r\nHost: x\r\n\r\n", "GET http://" + h + "/ HTTP/1.1\r\nHost: registry.example\r\n\r\n"} {
+				res, body := response(t, "GET", exchange(t, g, raw))
+				if res.StatusCode != 403 || body["rule"] != "host-form" {
+					t.Errorf("%d %v", res.StatusCode, body)
+				}
 			}
-		}
+		})
 	}
 	if l := o.lookedUp(); len(l) != 0 {
 		t.Errorf("looked up %q", l)
@@ -203,45 +207,47 @@ func TestAttackTargets(t *testing.T) {
 	t.Parallel()
 	o := newOutside(t, "registry.example")
 	g, _ := o.open(t, defaultLimits, policy.Host{Host: "registry.example", Scheme: "http"}, policy.Host{Host: "registry.example"})
-	for raw, want := range map[string]string{
-		"CONNECT registry.example:22 HTTP/1.1\r\nHost: x\r\n\r\n":                                    "port",
-		"CONNECT registry.example:80 HTTP/1.1\r\nHost: x\r\n\r\n":                                    "scheme",
-		"CONNECT registry.example:0443 HTTP/1.1\r\nHost: x\r\n\r\n":                                  "port-unclear",
-		"CONNECT registry.example:65979 HTTP/1.1\r\nHost: x\r\n\r\n":                                 "port-unclear", // 443 and 65536
-		"CONNECT registry.example HTTP/1.1\r\nHost: x\r\n\r\n":                                       "port-missing",
-		"CONNECT registry.example: HTTP/1.1\r\nHost: x\r\n\r\n":                                      "port-unclear",
-		"CONNECT registry.example.:443 HTTP/1.1\r\nHost: x\r\n\r\n":                                  "host-form",
-		"CONNECT xregistry.example:443 HTTP/1.1\r\nHost: x\r\n\r\n":                                  "default-deny",
-		"CONNECT evil.example#registry.example:443 HTTP/1.1\r\nHost: x\r\n\r\n":                      "400",
-		"CONNECT registry\u212a.example:443 HTTP/1.1\r\nHost: x\r\n\r\n":                             "host-form",
-		"GET http://evil.example@registry.example/ HTTP/1.1\r\nHost: x\r\n\r\n":                      "user-in-url",
-		"GET http://registry.example@evil.example/ HTTP/1.1\r\nHost: x\r\n\r\n":                      "user-in-url",
-		"GET https://registry.example/ HTTP/1.1\r\nHost: x\r\n\r\n":                                  "scheme-not-permitted",
-		"GET ftp://registry.example/ HTTP/1.1\r\nHost: x\r\n\r\n":                                    "scheme-not-permitted",
-		"GET http:registry.example/ HTTP/1.1\r\nHost: registry.example\r\n\r\n":                      "host-form",
-		"GET http://registry.example:22/ HTTP/1.1\r\nHost: registry.example\r\n\r\n":                 "port",
-		"GET http://evil.example/ HTTP/1.1\r\nHost: registry.example\r\n\r\n":                        "default-deny",
-		"GET http://registry.example/ HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc":           "body-not-permitted",
-		"GET //registry.example/ HTTP/1.1\r\nHost: registry.example\r\n\r\n":                         "default-deny",
-		"GET /x HTTP/1.1\r\nHost: registry.example\r\n\r\n":                                          "default-deny",
-		"TRACE http://registry.example/ HTTP/1.1\r\nHost: registry.example\r\n\r\n":                  "method",
-		"CONNECT-UDP http://registry.example/ HTTP/1.1\r\nHost: registry.example\r\n\r\n":            "method",
-		"GET http://registry.example/%2e%2e/ HTTP/1.1\r\nHost: registry.example\r\n\r\n":             "path-form",
-		"GET http://registry.example/a/../b HTTP/1.1\r\nHost: registry.example\r\n\r\n":              "",
-		"GET http://registry.example\\@evil.example/ HTTP/1.1\r\nHost: registry.example\r\n\r\n":     "400",
-		"GET http://registry.example/ HTTP/1.1\r\nHost: registry.example\r\nHost: x.example\r\n\r\n": "400",
+	for _, c := range []struct{ name, raw, want string }{
+		{"port 22", "CONNECT registry.example:22 HTTP/1.1\r\nHost: x\r\n\r\n", "port"},
+		{"another scheme's port", "CONNECT registry.example:80 HTTP/1.1\r\nHost: x\r\n\r\n", "scheme"},
+		{"port with a zero", "CONNECT registry.example:0443 HTTP/1.1\r\nHost: x\r\n\r\n", "port-unclear"},
+		{"port that wraps", "CONNECT registry.example:65979 HTTP/1.1\r\nHost: x\r\n\r\n", "port-unclear"}, // 443 and 65536
+		{"no port", "CONNECT registry.example HTTP/1.1\r\nHost: x\r\n\r\n", "port-missing"},
+		{"empty port", "CONNECT registry.example: HTTP/1.1\r\nHost: x\r\n\r\n", "port-unclear"},
+		{"dot at the end", "CONNECT registry.example.:443 HTTP/1.1\r\nHost: x\r\n\r\n", "host-form"},
+		{"longer name", "CONNECT xregistry.example:443 HTTP/1.1\r\nHost: x\r\n\r\n", "default-deny"},
+		{"fragment in a name", "CONNECT evil.example#registry.example:443 HTTP/1.1\r\nHost: x\r\n\r\n", "400"},
+		{"letter that folds to ASCII", "CONNECT registry\u212a.example:443 HTTP/1.1\r\nHost: x\r\n\r\n", "host-form"},
+		{"user", "GET http://evil.example@registry.example/ HTTP/1.1\r\nHost: x\r\n\r\n", "user-in-url"},
+		{"host as user", "GET http://registry.example@evil.example/ HTTP/1.1\r\nHost: x\r\n\r\n", "user-in-url"},
+		{"https in absolute form", "GET https://registry.example/ HTTP/1.1\r\nHost: x\r\n\r\n", "scheme-not-permitted"},
+		{"ftp", "GET ftp://registry.example/ HTTP/1.1\r\nHost: x\r\n\r\n", "scheme-not-permitted"},
+		{"scheme without slashes", "GET http:registry.example/ HTTP/1.1\r\nHost: registry.example\r\n\r\n", "host-form"},
+		{"port 22 in absolute form", "GET http://registry.example:22/ HTTP/1.1\r\nHost: registry.example\r\n\r\n", "port"},
+		{"host of the absolute form", "GET http://evil.example/ HTTP/1.1\r\nHost: registry.example\r\n\r\n", "default-deny"},
+		{"body of a GET", "GET http://registry.example/ HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc", "body-not-permitted"},
+		{"two slashes as a host", "GET //registry.example/ HTTP/1.1\r\nHost: registry.example\r\n\r\n", "default-deny"},
+		{"origin form", "GET /x HTTP/1.1\r\nHost: registry.example\r\n\r\n", "default-deny"},
+		{"TRACE", "TRACE http://registry.example/ HTTP/1.1\r\nHost: registry.example\r\n\r\n", "method"},
+		{"CONNECT-UDP", "CONNECT-UDP http://registry.example/ HTTP/1.1\r\nHost: registry.example\r\n\r\n", "method"},
+		{"encoded dots", "GET http://registry.example/%2e%2e/ HTTP/1.1\r\nHost: registry.example\r\n\r\n", "path-form"},
+		{"parent directory", "GET http://registry.example/a/../b HTTP/1.1\r\nHost: registry.example\r\n\r\n", ""},
+		{"backslash and user", "GET http://registry.example\\@evil.example/ HTTP/1.1\r\nHost: registry.example\r\n\r\n", "400"},
+		{"two hosts", "GET http://registry.example/ HTTP/1.1\r\nHost: registry.example\r\nHost: x.example\r\n\r\n", "400"},
 	} {
-		got := exchange(t, g, raw)
-		if bad := strings.HasPrefix(got, "HTTP/1.1 400"); bad || want == "400" {
-			if !bad || want != "400" {
-				t.Errorf("%q: %.200q, want %q", raw, got, want)
+		t.Run(c.name, func(t *testing.T) {
+			got := exchange(t, g, c.raw)
+			if bad := strings.HasPrefix(got, "HTTP/1.1 400"); bad || c.want == "400" {
+				if !bad || c.want != "400" {
+					t.Errorf("%q: %.200q, c.want %q", c.raw, got, c.want)
+				}
+				return
 			}
-			continue
-		}
-		res, body := response(t, "GET", got)
-		if res.StatusCode != 403 || want != "" && body["rule"] != want {
-			t.Errorf("%q: %d %v, want rule %q", raw, res.StatusCode, body, want)
-		}
+			res, body := response(t, "GET", got)
+			if res.StatusCode != 403 || c.want != "" && body["rule"] != c.want {
+				t.Errorf("%q: %d %v, c.want rule %q", c.raw, res.StatusCode, body, c.want)
+			}
+		})
 	}
 	if d := o.dialed(); len(d) != 0 {
 		t.Errorf("connected to %v", d)

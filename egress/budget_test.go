@@ -16,10 +16,10 @@ import (
 	"github.com/kickhq/kick/policy"
 )
 
-// TestBudgetIsNotOverrun sends many calls at once, each of which may cost a
+// TestAttackBudgetOverrun sends many calls at once, each of which may cost a
 // third of the budget, and each of which does cost it: what the provider
 // answered is never more than the budget.
-func TestBudgetIsNotOverrun(t *testing.T) {
+func TestAttackBudgetOverrun(t *testing.T) {
 	t.Parallel()
 	const output, limit = 10_000, 40_000
 	p := newProvider(t, says("application/json", fmt.Sprintf(`{"usage":{"input_tokens":3000,"output_tokens":%d}}`, output)))

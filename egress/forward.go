@@ -10,9 +10,9 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/http/httputil"
-	"net/netip"
 	"net/textproto"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -89,7 +89,7 @@ func (g *Gateway) forward(w http.ResponseWriter, r *http.Request, req Request) {
 	case req.Form == ConnectForm:
 		g.tunnel(w, r, req, rec, t, ans, addrs)
 	default:
-		transport := g.transport(t, addrs)
+		transport := g.transport(t.host, func(ctx context.Context) (net.Conn, error) { return g.dial(ctx, addrs, t.port) })
 		transport.DisableKeepAlives = true
 		g.pass(w, r, rec, t, transport)
 	}
@@ -110,7 +110,36 @@ func (g *Gateway) ask(r *http.Request, t target) (policy.Answer, *Decision) {
 	if (r.Method == http.MethodGet || r.Method == http.MethodHead) && r.ContentLength != 0 {
 		return ans, &Decision{Rule: "body-not-permitted", Detail: "A " + r.Method + " request must not have a body. Leave it out."}
 	}
+	if r.Method != http.MethodConnect {
+		if name := overriding(r.Header); name != "" {
+			return ans, &Decision{Rule: "header-not-permitted", Detail: "The header " + cut(name) + " can give a request another method, path, host or length than the ones that were judged. Leave it out."}
+		}
+	}
 	return ans, nil
+}
+
+// overrides are headers by which servers take a request for another one than
+// its first line says, in lower case; those that end with "-" are beginnings.
+var overrides = []string{
+	"x-http-method", "x-method-override", "x-original-", "x-rewrite-", "x-forwarded-", "x-host", "x-http-host-override", "x-envoy-original-", "x-accel-redirect",
+}
+
+// framing are headers that net/http reads or takes away, as they are spelled;
+// servers that hand headers on as variables (CGI, WSGI) take "_" for "-".
+var framing = []string{"host", "content-length", "transfer-encoding", "connection", "upgrade", "forwarded", "te", "trailer"}
+
+// overriding returns a header that is one of these, if there is one.
+func overriding(h http.Header) string {
+	for name := range h {
+		switch plain := strings.ToLower(strings.ReplaceAll(name, "_", "-")); {
+		case slices.Contains([]string{"X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"}, name):
+			// They are common, and the proxy leaves them out.
+		case slices.ContainsFunc(overrides, func(o string) bool { return strings.HasPrefix(plain, o) }),
+			strings.Contains(name, "_") && slices.Contains(framing, plain):
+			return name
+		}
+	}
+	return ""
 }
 
 func forbiddenAddress(e *forbiddenError) Decision {
@@ -168,51 +197,28 @@ func parseTarget(scheme, hostPort string, portByDefault bool) (target, *Decision
 	return t, nil
 }
 
-// transport carries requests to one target, at the addresses that were found
-// when it was allowed, whatever its name resolves to later.
-func (g *Gateway) transport(t target, addrs []netip.Addr) *http.Transport {
-	tr := &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return g.dial(ctx, addrs, t.port)
-		},
-		TLSClientConfig:        g.clientTLS(t.host),
-		TLSHandshakeTimeout:    g.limits.forward.dial,
-		ResponseHeaderTimeout:  g.limits.forward.idle,
-		ExpectContinueTimeout:  time.Second,
-		IdleConnTimeout:        g.limits.forward.idle,
-		MaxResponseHeaderBytes: g.limits.forward.header,
-		DisableCompression:     true, // the agent gets what was sent
-		Protocols:              new(http.Protocols),
-	}
-	tr.Protocols.SetHTTP1(true)
-	return tr
-}
-
 // pass sends an allowed request on and its answer back, and writes down how it
 // ended.
 func (g *Gateway) pass(w http.ResponseWriter, r *http.Request, rec Record, t target, transport http.RoundTripper) {
 	lim := g.limits.forward
-	ctx, cancel := context.WithTimeout(r.Context(), lim.total)
-	defer cancel()
+	x := newPassage(r.Context(), lim.total, lim.idle)
+	defer x.end()
 	var end End
-	idle := newIdle(lim.idle, cancel)
-	defer idle.stop()
-	sent, got := &flow{left: lim.bytes, idle: idle}, &flow{left: lim.bytes, idle: idle}
+	sent, got := x.flow(lim.bytes, errTooMuch), x.flow(lim.bytes, errTooMuch)
 	defer func() { // the proxy panics if the answer breaks off
 		end.Sent, end.Got = sent.n.Load(), got.n.Load()
-		if err := errors.Join(sent.err(), got.err()); err != nil {
+		if err := errors.Join(sent.err(), got.err(), context.Cause(x.ctx)); err != nil {
 			end.Error = err.Error()
 		}
 		g.log.done(rec, end)
 	}()
-	// The server's own limits are for refusals; what passes has those above.
-	rc := http.NewResponseController(w)
-	deadline := time.Now().Add(lim.total)
-	if err := errors.Join(rc.SetReadDeadline(deadline), rc.SetWriteDeadline(deadline)); err != nil {
+	release, err := x.hold(w)
+	if err != nil {
 		end.Error = err.Error()
 		return
 	}
-	r = r.WithContext(boundHints(ctx))
+	defer release()
+	r = r.WithContext(boundHints(x.ctx))
 	r.Header.Del("Upgrade") // to nothing that could not be read
 	if r.Body != nil {
 		r.Body = sent.body(r.Body)
@@ -231,6 +237,9 @@ func (g *Gateway) pass(w http.ResponseWriter, r *http.Request, rec Record, t tar
 			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
+			if cause := context.Cause(x.ctx); cause != nil {
+				err = cause
+			}
 			end.Status, end.Error = http.StatusBadGateway, err.Error()
 			reply(w, http.StatusBadGateway, "upstream_failed", Decision{Rule: rec.Rule, Detail: err.Error()})
 		},

@@ -417,3 +417,43 @@ func (zeros) Read(p []byte) (int, error) {
 	clear(p)
 	return len(p), nil
 }
+
+// TestProxyOfTheOperator has a host that reaches the outside by a proxy alone:
+// the proxy is not used, and the answer says what to do.
+func TestProxyOfTheOperator(t *testing.T) {
+	t.Parallel()
+	used := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the proxy is used") }))
+	defer used.Close()
+	o := newOutside(t, "down.example")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.server = l.Addr().String()
+	l.Close()
+	m := modelRoute(policy.Anthropic)
+	g, a := openConfig(t, defaultLimits, Config{
+		Policy:  policy.Egress{Models: []policy.Model{m}, Hosts: []policy.Host{{Host: "down.example", Scheme: "http"}, {Host: "unresolved.example", Scheme: "http"}}, Git: []string{"down.example/acme/lib"}},
+		Resolve: o.resolve, Dial: o.dial, Ledgers: t.TempDir(),
+		LookupEnv: func(name string) (string, bool) {
+			v, ok := map[string]string{"https_proxy": used.URL, m.KeyEnv: testKey}[name]
+			return v, ok
+		},
+	})
+	for _, raw := range []string{
+		"GET http://down.example/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+		"GET http://unresolved.example/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+		"GET /git/down.example/acme/lib/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: x\r\n\r\n",
+	} {
+		if got := exchange(t, g, raw); !strings.HasPrefix(got, "HTTP/1.1 502") || !strings.Contains(got, "does not use the proxy of https_proxy") {
+			t.Errorf("%q: %.400q", raw, got)
+		}
+	}
+	if res, got := post(t, g, "/model/anthropic/v1/messages", `{"model":"m"}`); res.StatusCode != 502 {
+		t.Errorf("%d %s", res.StatusCode, got)
+	}
+	recs := waitRecords(t, a, 8)
+	if last := recs[len(recs)-1]; last.End == nil || !strings.Contains(last.End.Error, "does not use the proxy") {
+		t.Errorf("audit %+v", last.End)
+	}
+}

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/kickhq/kick/policy"
@@ -43,7 +42,7 @@ func (g *Gateway) tunnel(w http.ResponseWriter, r *http.Request, req Request, re
 	if ans.Terminate {
 		refused = g.terminate(ctx, c, req, t, addrs)
 	} else {
-		refused = g.splice(c, up, ctx, t, &end)
+		refused = g.splice(ctx, c, up, t, &end)
 	}
 	if refused != nil {
 		end.Error = refused.Rule
@@ -77,90 +76,46 @@ type readAhead struct {
 func (c *readAhead) Read(p []byte) (int, error) { return c.r.Read(p) }
 
 // splice passes bytes both ways once the ClientHello is right.
-func (g *Gateway) splice(c, up net.Conn, ctx context.Context, t target, end *End) *Decision {
+func (g *Gateway) splice(ctx context.Context, c, up net.Conn, t target, end *End) *Decision {
 	lim := g.limits.forward
 	hello, refused := readHello(c, t.host, lim.hello)
 	if refused != nil {
 		return refused
 	}
-	defer context.AfterFunc(ctx, func() { up.Close() })()
-	idle := newIdle(lim.idle, func() {
+	x := newPassage(ctx, lim.total, lim.idle)
+	defer x.end()
+	defer context.AfterFunc(x.ctx, func() {
 		c.Close()
 		up.Close()
-	})
-	defer idle.stop()
-	sent, got := &flow{left: lim.bytes, idle: idle}, &flow{left: lim.bytes, idle: idle}
+	})()
+	sent, got := x.flow(lim.bytes, errTooMuch), x.flow(lim.bytes, errTooMuch)
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		_, _ = io.Copy(struct{ io.Writer }{up}, sent.reader(io.MultiReader(bytes.NewReader(hello), c)))
+		pour(up, sent.reader(io.MultiReader(bytes.NewReader(hello), c)))
 		if h, ok := up.(interface{ CloseWrite() error }); ok && sent.err() == nil {
 			_ = h.CloseWrite() // the upstream may have more to say
 		} else {
 			up.Close()
 		}
 	})
-	_, _ = io.Copy(struct{ io.Writer }{c}, got.reader(up))
+	pour(c, got.reader(up))
 	// TLS has ends of its own; without the upstream there is nothing to say.
 	c.Close()
 	up.Close()
 	wg.Wait()
 	end.Sent, end.Got = sent.n.Load(), got.n.Load()
-	if err := errors.Join(sent.err(), got.err()); err != nil {
+	if err := errors.Join(sent.err(), got.err(), context.Cause(x.ctx)); err != nil {
 		end.Error = err.Error()
 	}
 	return nil
 }
 
-// idle calls a function once nothing passed for a time.
-type idle struct {
-	limit time.Duration
-	timer *time.Timer
+// pour copies until either side ends, which is all that there is to know.
+func pour(w io.Writer, r io.Reader) {
+	buf := buffers.Get().(*[]byte)
+	defer buffers.Put(buf)
+	_, _ = io.CopyBuffer(struct{ io.Writer }{w}, r, *buf)
 }
-
-func newIdle(limit time.Duration, then func()) *idle {
-	return &idle{limit, time.AfterFunc(limit, then)}
-}
-
-func (i *idle) passed() { i.timer.Reset(i.limit) }
-func (i *idle) stop()   { i.timer.Stop() }
 
 // errTooMuch ends what passes the limit of bytes.
 var errTooMuch = errors.New("more bytes than one request or tunnel may carry")
-
-// flow is one direction: it counts what is read, up to a limit.
-type flow struct {
-	left int64 // bytes; of the reading goroutine alone
-	idle *idle
-	n    atomic.Int64
-	over atomic.Bool
-}
-
-func (m *flow) err() error {
-	if m.over.Load() {
-		return errTooMuch
-	}
-	return nil
-}
-
-func (m *flow) reader(r io.Reader) io.Reader { return &flowReader{m, r, nil} }
-
-func (m *flow) body(b io.ReadCloser) io.ReadCloser { return &flowReader{m, b, b} }
-
-type flowReader struct {
-	m *flow
-	r io.Reader
-	io.Closer
-}
-
-func (r *flowReader) Read(p []byte) (int, error) {
-	n, err := r.r.Read(p)
-	if n > 0 {
-		r.m.idle.passed()
-	}
-	if r.m.left -= int64(n); r.m.left < 0 {
-		r.m.over.Store(true)
-		return 0, errTooMuch
-	}
-	r.m.n.Add(int64(n))
-	return n, err
-}

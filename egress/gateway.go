@@ -136,6 +136,9 @@ func listen(ctx context.Context, dir string, cfg Config, lim limits) (*Gateway, 
 	if err := context.Cause(ctx); err != nil {
 		return nil, fmt.Errorf("open egress gateway: %w", err)
 	}
+	if cfg.LookupEnv == nil {
+		cfg.LookupEnv = os.LookupEnv
+	}
 	reach, err := cfg.Policy.Compile()
 	if err != nil {
 		return nil, fmt.Errorf("open egress gateway: %w", err)

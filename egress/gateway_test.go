@@ -290,9 +290,9 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
-// TestSlowRequestsEnd covers a header that trickles in, none at all, and so
+// TestAttackSlowRequests covers a header that trickles in, none at all, and so
 // many of them that no connection is left: an honest request gets its turn.
-func TestSlowRequestsEnd(t *testing.T) {
+func TestAttackSlowRequests(t *testing.T) {
 	t.Parallel()
 	lim := limits{headerTime: 200 * time.Millisecond, requestTime: 400 * time.Millisecond, replyTime: time.Second, headerBytes: 4 << 10, connections: 4, decisions: 100}
 	g, _ := open(t, lim)

@@ -2,7 +2,6 @@ package egress
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/kickhq/kick/internal/lazyregexp"
@@ -145,35 +143,33 @@ func isOneOf(h http.Header, name string, values ...string) bool {
 // broke off when a part had been sent.
 func (g *Gateway) fetch(w http.ResponseWriter, r *http.Request, c gitCall, a policy.Answer) (end End, whole bool) {
 	lim := g.limits.git
-	ctx, cancel := context.WithTimeoutCause(r.Context(), lim.time, fmt.Errorf("the fetch took longer than %s", lim.time))
-	defer cancel()
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	idle := time.AfterFunc(lim.idle, func() { stop(fmt.Errorf("nothing moved for %s", lim.idle)) })
-	defer idle.Stop()
-	ask := &gitBody{r: r.Body, max: lim.ask, read: func() { idle.Reset(lim.idle) },
-		over: fmt.Errorf("the request is larger than the %d bytes that a fetch may send: fetch fewer refs at once", lim.ask)}
-	defer func() { end.Sent = ask.n.Load() }()
+	x := newPassage(r.Context(), lim.time, lim.idle)
+	defer x.end()
+	ask := x.flow(lim.ask, fmt.Errorf("the request is larger than the %d bytes that a fetch may send: fetch fewer refs at once", lim.ask))
+	answer := x.flow(lim.answer, fmt.Errorf("the answer is larger than the %d bytes that a fetch may get: fetch less at once, as with --depth 1", lim.answer))
+	defer func() { end.Sent, end.Got = ask.n.Load(), answer.n.Load() }()
 
 	fail := func(status int, err error) (End, bool) {
-		if cause := context.Cause(ctx); cause != nil {
+		if cause := context.Cause(x.ctx); cause != nil {
 			err = cause
 		}
 		answerGit(w, status, err.Error())
 		return End{Status: status, Error: err.Error()}, true
 	}
-	// Else the server would end the connection, and with it the answer, at the
-	// time by which it expects the end of a request.
-	if err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(lim.time)); err != nil {
+	release, err := x.hold(w)
+	if err != nil {
 		return fail(http.StatusInternalServerError, err)
 	}
-	out, err := g.gitRequest(ctx, r, c, a, ask)
+	defer release()
+	out, err := g.gitRequest(x.ctx, r, c, a, ask.reader(r.Body))
 	if err != nil {
 		return fail(http.StatusBadGateway, err)
 	}
-	res, err := g.gitTransport(c, a).RoundTrip(out)
+	transport := g.transport(c.host, func(ctx context.Context) (net.Conn, error) { return g.dialName(ctx, c.host, 443, a) })
+	transport.DisableKeepAlives = true
+	res, err := transport.RoundTrip(out)
 	switch {
-	case errors.Is(err, ask.over):
+	case ask.err() != nil:
 		return fail(http.StatusRequestEntityTooLarge, ask.over)
 	case err != nil:
 		return fail(http.StatusBadGateway, fmt.Errorf("fetch from %s: %w", c, err))
@@ -184,13 +180,11 @@ func (g *Gateway) fetch(w http.ResponseWriter, r *http.Request, c gitCall, a pol
 	}
 	w.Header().Set("Content-Type", res.Header.Get("Content-Type"))
 	w.Header().Set("Cache-Control", "no-cache")
-	answer := &gitBody{r: res.Body, max: lim.answer, read: func() { idle.Reset(lim.idle) },
-		over: fmt.Errorf("the answer is larger than the %d bytes that a fetch may get: fetch less at once, as with --depth 1", lim.answer)}
-	err = passGit(w, answer, lim.idle)
-	if cause := context.Cause(ctx); err != nil && cause != nil {
+	end.Status = http.StatusOK
+	err = passGit(w, answer.reader(res.Body))
+	if cause := context.Cause(x.ctx); err != nil && cause != nil {
 		err = cause
 	}
-	end = End{Status: http.StatusOK, Got: answer.n.Load()}
 	if err != nil {
 		end.Error = err.Error()
 	}
@@ -232,25 +226,6 @@ func (g *Gateway) gitRequest(ctx context.Context, r *http.Request, c gitCall, a 
 	return out, nil
 }
 
-// gitTransport makes one connection, to an address that the answer allows. It
-// follows no redirect, and takes no proxy from kick's own environment.
-func (g *Gateway) gitTransport(c gitCall, a policy.Answer) *http.Transport {
-	return &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			addrs, err := g.resolve(ctx, c.host, a)
-			if err != nil {
-				return nil, err
-			}
-			return g.dial(ctx, addrs, 443)
-		},
-		TLSClientConfig:        &tls.Config{RootCAs: g.cfg.Roots},
-		TLSHandshakeTimeout:    10 * time.Second,
-		MaxResponseHeaderBytes: 64 << 10,
-		DisableKeepAlives:      true,
-		DisableCompression:     true, // git does so itself
-	}
-}
-
 // gitType is the type of the answer.
 func gitType(c gitCall) string {
 	if c.service == infoRefs {
@@ -284,39 +259,15 @@ func checkGitAnswer(res *http.Response, c gitCall) (int, error) {
 	return http.StatusBadGateway, fmt.Errorf("%s answered %s", c, cut(res.Status))
 }
 
-// gitBody counts what is read, and fails with over on more than max bytes.
-type gitBody struct {
-	r    io.Reader
-	max  int64
-	over error
-	read func()       // called after each read
-	n    atomic.Int64 // the transport may read on while the answer comes
-}
-
-func (m *gitBody) Read(p []byte) (int, error) {
-	left := m.max - m.n.Load()
-	if int64(len(p)) > left {
-		p = p[:left+1]
-	}
-	n, err := m.r.Read(p)
-	m.read()
-	if int64(n) > left {
-		n, err = int(left), m.over
-	}
-	m.n.Add(int64(n))
-	return n, err
-}
-
-// passGit writes what it reads at once, each part within d.
-func passGit(w http.ResponseWriter, r io.Reader, d time.Duration) error {
-	rc, buf := http.NewResponseController(w), make([]byte, 32<<10)
+// passGit writes what it reads at once.
+func passGit(w http.ResponseWriter, r io.Reader) error {
+	rc := http.NewResponseController(w)
+	buf := buffers.Get().(*[]byte)
+	defer buffers.Put(buf)
 	for {
-		n, err := r.Read(buf)
+		n, err := r.Read(*buf)
 		if n > 0 {
-			if derr := rc.SetWriteDeadline(time.Now().Add(d)); derr != nil {
-				return derr
-			}
-			if _, werr := w.Write(buf[:n]); werr != nil {
+			if _, werr := w.Write((*buf)[:n]); werr != nil {
 				return fmt.Errorf("pass the answer on: %w", werr)
 			}
 			if werr := rc.Flush(); werr != nil {

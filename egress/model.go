@@ -281,11 +281,9 @@ func (c *call) exchange(end *End, cost *policy.Budget) error {
 	if err != nil {
 		return &refusalError{status: http.StatusServiceUnavailable, detail: "The operator's key for this route could not be read.", cause: err}
 	}
-	ctx, cancel := context.WithTimeoutCause(c.r.Context(), c.g.limits.modelTime, fmt.Errorf("the call took longer than %s", c.g.limits.modelTime))
-	defer cancel()
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	res, err := c.send(ctx, key, end, cost)
+	x := newPassage(c.r.Context(), c.g.limits.modelTime, c.g.limits.answerTime)
+	defer x.end()
+	res, err := c.send(x.ctx, key, end, cost)
 	if err != nil {
 		return err
 	}
@@ -293,7 +291,8 @@ func (c *call) exchange(end *End, cost *policy.Budget) error {
 	if err := c.checkAnswer(res, key, cost); err != nil {
 		return err
 	}
-	c.deliver(ctx, stop, res, key, end, cost)
+	x.allow(c.g.limits.silence)
+	c.deliver(x, res, key, end, cost)
 	return nil
 }
 
@@ -337,7 +336,7 @@ func (c *call) send(ctx context.Context, key string, end *End, cost *policy.Budg
 	}
 	if err != nil {
 		e := &refusalError{status: http.StatusBadGateway, detail: "The model's provider could not be reached, or did not answer.", cause: err}
-		if errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "timeout awaiting response headers") {
+		if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 			e.status = http.StatusGatewayTimeout
 		}
 		return nil, e

@@ -2,7 +2,6 @@ package egress
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -20,9 +19,9 @@ var buffers = sync.Pool{New: func() any { b := make([]byte, 16<<10); return &b }
 
 // deliver passes the answer on as it comes, and counts. It ends when either
 // side does, when nothing came for too long, or when there was too much.
-func (c *call) deliver(ctx context.Context, stop context.CancelCauseFunc, res *http.Response, key string, end *End, cost *policy.Budget) {
+func (c *call) deliver(x *passage, res *http.Response, key string, end *End, cost *policy.Budget) {
 	end.Status = res.StatusCode
-	copyAnswerHeader(c.w.Header(), res.Header)
+	copyAnswerHeader(c.w.Header(), res.Header, key)
 	m := &meter{format: c.format, sse: isEventStream(res.Header)}
 	if !m.sse && res.ContentLength >= 0 {
 		c.w.Header().Set("Content-Length", strconv.FormatInt(res.ContentLength, 10))
@@ -34,28 +33,22 @@ func (c *call) deliver(ctx context.Context, stop context.CancelCauseFunc, res *h
 	if m.sse {
 		_ = rc.Flush()
 	}
-	silence := time.AfterFunc(c.g.limits.silence, func() { stop(fmt.Errorf("nothing came for %s", c.g.limits.silence)) })
-	defer silence.Stop()
+	got := x.flow(c.g.limits.answerBytes, fmt.Errorf("the answer is larger than %d bytes, and was cut", c.g.limits.answerBytes))
+	answer := got.reader(res.Body)
 	buf := buffers.Get().(*[]byte)
 	defer buffers.Put(buf)
 	guard := &keyGuard{key: []byte(key)}
 	counts := c.op.spends && res.StatusCode < 400
 	for {
-		n, err := res.Body.Read(*buf)
-		silence.Reset(c.g.limits.silence)
+		n, err := answer.Read(*buf)
 		p := (*buf)[:n]
 		if counts {
 			m.see(p)
 		}
 		if !guard.passes(p) {
 			end.Error = "the provider's answer has the operator's key, and was cut"
-		} else if end.Got+int64(n) > c.g.limits.answerBytes {
-			end.Error = fmt.Sprintf("the answer is larger than %d bytes, and was cut", c.g.limits.answerBytes)
-		}
-		if end.Error != "" {
 			break
 		}
-		end.Got += int64(n)
 		if n > 0 {
 			_ = rc.SetWriteDeadline(time.Now().Add(c.g.limits.replyTime))
 			_, werr := c.w.Write(p)
@@ -67,9 +60,6 @@ func (c *call) deliver(ctx context.Context, stop context.CancelCauseFunc, res *h
 				break
 			}
 		}
-		if err != nil && ctx.Err() != nil {
-			err = context.Cause(ctx) // a provider that sees this end may end its answer in good form
-		}
 		if errors.Is(err, io.EOF) {
 			m.end()
 			break
@@ -79,6 +69,7 @@ func (c *call) deliver(ctx context.Context, stop context.CancelCauseFunc, res *h
 			break
 		}
 	}
+	end.Got = got.n.Load()
 	if counts {
 		c.charge(m, end, cost)
 	}

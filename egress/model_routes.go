@@ -2,16 +2,14 @@ package egress
 
 import (
 	"context"
-	"crypto/tls"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
-	"time"
 
 	"github.com/kickhq/kick/policy"
 )
@@ -21,13 +19,14 @@ type format struct {
 	usageKey []byte // stands in each event that has a usage
 	usage    func(data []byte) (t tokens, final, ok bool)
 	maxField string // that bounds an answer's tokens
+	each     bool   // servers may count in each event, of which the last one counts
 }
 
 var (
-	anthropicFormat = &format{[]byte(`"usage"`), anthropicTokens, "max_tokens"}
-	responsesFormat = &format{[]byte(`"usage"`), responsesTokens, "max_output_tokens"}
-	chatFormat      = &format{[]byte(`"usage"`), chatTokens, "max_tokens"}
-	geminiFormat    = &format{[]byte(`"usageMetadata"`), geminiTokens, "maxOutputTokens"}
+	anthropicFormat = &format{[]byte(`"usage"`), anthropicTokens, "max_tokens", false}
+	responsesFormat = &format{[]byte(`"usage"`), responsesTokens, "max_output_tokens", false}
+	chatFormat      = &format{[]byte(`"usage"`), chatTokens, "max_tokens", true}
+	geminiFormat    = &format{[]byte(`"usageMetadata"`), geminiTokens, "maxOutputTokens", true}
 )
 
 // operation is something that a provider may be asked for, by its exact method
@@ -103,65 +102,33 @@ func (g *Gateway) makeRoutes() error {
 			return fmt.Errorf("model route %s is there twice: give one of them another `route`", m.Route)
 		}
 		r := &route{Model: m, base: base, key: newKeySource(m, g.cfg.LookupEnv), budget: newBudget(m, g.cfg.Ledgers, g.cfg.Agent)}
-		r.transport = &http.Transport{
-			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-				return g.dialModel(ctx, m, network, address)
-			},
-			TLSClientConfig:        &tls.Config{RootCAs: g.cfg.Roots, MinVersion: tls.VersionTLS12},
-			TLSHandshakeTimeout:    15 * time.Second,
-			ResponseHeaderTimeout:  g.limits.answerTime,
-			IdleConnTimeout:        90 * time.Second,
-			MaxIdleConnsPerHost:    g.limits.connections,
-			MaxResponseHeaderBytes: 64 << 10,
-			DisableCompression:     true, // the agent gets what it can read, and the gateway counts in it
-		}
+		r.transport = g.transport(base.Hostname(), func(ctx context.Context) (net.Conn, error) { return g.dialModel(ctx, r) })
+		r.transport.ResponseHeaderTimeout = 0 // each call has a time of its own
+		r.transport.MaxIdleConnsPerHost = g.limits.connections
 		g.routes[m.Route] = r
 	}
 	return nil
 }
 
-// dialModel connects to an endpoint. An address that the operator wrote into
-// the endpoint is the one that was meant; a name is resolved once, and must
-// lead where the route may go.
-func (g *Gateway) dialModel(ctx context.Context, m policy.Model, network, address string) (net.Conn, error) {
-	host, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return nil, err
-	}
-	dial := g.cfg.Dial
-	if dial == nil {
-		dial = (&net.Dialer{Timeout: 15 * time.Second}).DialContext
-	}
-	if _, err := netip.ParseAddr(host); err == nil {
-		return dial(ctx, network, address)
-	}
-	resolve := g.cfg.Resolve
-	if resolve == nil {
-		resolve = func(ctx context.Context, host string) ([]netip.Addr, error) {
-			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+// dialModel connects to an endpoint. An address that the operator wrote into it,
+// and localhost, are what was meant; any other name must lead where the route
+// may go.
+func (g *Gateway) dialModel(ctx context.Context, r *route) (net.Conn, error) {
+	host := r.base.Hostname()
+	port, err := strconv.ParseUint(r.base.Port(), 10, 16)
+	if err != nil { // there is none
+		port = 443
+		if r.base.Scheme == policy.SchemeHTTP {
+			port = 80
 		}
 	}
-	addrs, err := resolve(ctx, host)
-	if err != nil {
-		return nil, err
+	if host == "localhost" {
+		return g.dial(ctx, []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}, uint16(port))
 	}
-	errs := []error{fmt.Errorf("%s has no address that this route may go to", host)}
-	for _, ip := range addrs {
-		rule, ok := policy.Answer{Addresses: m.Addresses}.AllowsAddress(ip)
-		if host == "localhost" && ip.Unmap().IsLoopback() {
-			ok = true // the endpoint names it
-		}
-		if !ok {
-			errs = append(errs, fmt.Errorf("%s: %s", ip, rule))
-			continue
-		}
-		c, err := dial(ctx, network, net.JoinHostPort(ip.Unmap().String(), port))
-		if err == nil {
-			return c, nil
-		}
-		errs = append(errs, err)
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return g.dial(ctx, []netip.Addr{ip}, uint16(port))
 	}
-	return nil, errors.Join(errs...)
+	return g.dialName(ctx, host, uint16(port), policy.Answer{Addresses: r.Addresses})
 }
 
 // target is where a request goes at the provider.
@@ -216,7 +183,7 @@ var (
 
 // betas are Anthropic's switches; those of a feature need that feature.
 var betas = map[string]string{
-	"mcp-client": "mcp", "files-api": "file-store", "code-execution": "code-execution", "skills": "code-execution", "web-fetch": "web-fetch", "web-search": "web-search",
+	"context-1m": "long-context", "mcp-client": "mcp", "files-api": "file-store", "code-execution": "code-execution", "skills": "code-execution", "web-fetch": "web-fetch", "web-search": "web-search",
 }
 
 func (r *route) header(from http.Header) http.Header {
@@ -245,8 +212,11 @@ func (r *route) header(from http.Header) http.Header {
 	return h
 }
 
-func copyAnswerHeader(to, from http.Header) {
+func copyAnswerHeader(to, from http.Header, key string) {
 	for name, values := range from {
+		if key != "" && slices.ContainsFunc(values, func(v string) bool { return strings.Contains(v, key) }) {
+			continue
+		}
 		if slices.Contains(fromProvider, name) || slices.ContainsFunc(fromProviderPrefixes, func(p string) bool { return strings.HasPrefix(name, p) }) {
 			to[name] = values
 		}

@@ -72,7 +72,7 @@ func (m *meter) end() {
 	} else if !m.lost {
 		m.count(m.line)
 	}
-	m.final = m.final || m.some
+	m.final = m.final || m.some && m.format.each
 }
 
 func (m *meter) event(line []byte) {

@@ -2,9 +2,11 @@ package egress
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"net/netip"
 	"slices"
 	"time"
@@ -40,7 +42,7 @@ func (g *Gateway) resolve(ctx context.Context, host string, ans policy.Answer) (
 	defer cancel()
 	found, err := lookup(ctx, host)
 	if err != nil {
-		return nil, fmt.Errorf("resolve %s: %w", host, err)
+		return nil, g.withProxyHint(fmt.Errorf("resolve %s: %w", host, err))
 	}
 	if len(found) == 0 {
 		return nil, fmt.Errorf("resolve %s: it has no address", host)
@@ -102,6 +104,15 @@ func ownAddresses() ([]netip.Addr, error) {
 	return own, nil
 }
 
+// dialName connects to a host by its name.
+func (g *Gateway) dialName(ctx context.Context, host string, port uint16, ans policy.Answer) (net.Conn, error) {
+	addrs, err := g.resolve(ctx, host, ans)
+	if err != nil {
+		return nil, err
+	}
+	return g.dial(ctx, addrs, port)
+}
+
 // dial connects to one of the addresses that resolve gave.
 func (g *Gateway) dial(ctx context.Context, addrs []netip.Addr, port uint16) (net.Conn, error) {
 	dial := g.cfg.Dial
@@ -118,11 +129,43 @@ func (g *Gateway) dial(ctx context.Context, addrs []netip.Addr, port uint16) (ne
 		}
 		errs = append(errs, err)
 	}
-	return nil, errors.Join(errs...)
+	return nil, g.withProxyHint(errors.Join(errs...))
 }
 
 func dialOne(ctx context.Context, dial func(context.Context, string, string) (net.Conn, error), to netip.AddrPort, limit time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	return dial(ctx, "tcp", to.String())
+}
+
+// proxyVariables send other programs to a proxy, and kick not.
+var proxyVariables = []string{"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"}
+
+// withProxyHint says what to do where a host reaches the outside by a proxy
+// alone, which would resolve the names that are to be judged here.
+func (g *Gateway) withProxyHint(err error) error {
+	for _, name := range proxyVariables {
+		if v, ok := g.cfg.LookupEnv(name); ok && v != "" {
+			return fmt.Errorf("%w (kick does not use the proxy of %s, since it judges the addresses that it connects to: let the host of kick connect to this destination itself)", err, name)
+		}
+	}
+	return err
+}
+
+// transport speaks HTTP/1.1 to a host by connections that dial makes. It takes
+// no proxy from kick's own environment and follows no redirect.
+func (g *Gateway) transport(host string, dial func(ctx context.Context) (net.Conn, error)) *http.Transport {
+	tr := &http.Transport{
+		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+		TLSClientConfig:        &tls.Config{RootCAs: g.cfg.Roots, ServerName: host, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}},
+		TLSHandshakeTimeout:    g.limits.forward.dial,
+		ResponseHeaderTimeout:  g.limits.forward.idle,
+		ExpectContinueTimeout:  time.Second,
+		IdleConnTimeout:        g.limits.forward.idle,
+		MaxResponseHeaderBytes: g.limits.forward.header,
+		DisableCompression:     true, // the agent gets what was sent
+		Protocols:              new(http.Protocols),
+	}
+	tr.Protocols.SetHTTP1(true)
+	return tr
 }

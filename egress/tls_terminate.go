@@ -41,7 +41,9 @@ func (g *Gateway) terminate(ctx context.Context, c net.Conn, req Request, t targ
 	if err != nil {
 		return &Decision{Rule: "tls-failed", Detail: cut(err.Error())}
 	}
-	transport := g.transport(t, addrs)
+	// At the addresses that were found when the tunnel was allowed, whatever its
+	// name resolves to later.
+	transport := g.transport(t.host, func(ctx context.Context) (net.Conn, error) { return g.dial(ctx, addrs, t.port) })
 	defer transport.CloseIdleConnections()
 	g.serveOne(ctx, conn, func(w http.ResponseWriter, r *http.Request) {
 		g.inside(w, r, req, t, addrs, transport)
@@ -86,11 +88,6 @@ func sameTarget(r *http.Request, t target) *Decision {
 		return &Decision{Rule: "host-mismatch", Detail: "The request is for " + cut(r.Host) + " and came through the tunnel to " + t.hostPort() + "; they have to be the same."}
 	}
 	return nil
-}
-
-// clientTLS is how upstreams are spoken to.
-func (g *Gateway) clientTLS(host string) *tls.Config {
-	return &tls.Config{RootCAs: g.cfg.Roots, ServerName: host, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
 }
 
 // serveOne serves HTTP/1.1 on one connection and returns when it is closed and

@@ -81,6 +81,7 @@ var ModelFeatures = map[string]string{
 	"code-execution":   "programs that run at the provider",
 	"file-store":       "files, containers and vector stores that are kept at the provider",
 	"image-generation": "images, which cost beyond tokens",
+	"long-context":     "prompts beyond the usual length, which cost more than the price table says",
 	"mcp":              "tools of other servers that the provider calls",
 	"remote-files":     "images and files that the provider fetches from a URL",
 	"stored":           "responses, conversations, prompts and caches that are kept at the provider",

@@ -23,14 +23,65 @@ var (
 // agent makes in acceptance is named.
 func TestAttackTable(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile(filepath.Join(root, "docs/security/attacks.md"))
+	rows, named := attackTable(t, "docs/security/attacks.md", testNames(t))
+	for i := 1; i <= 45; i++ {
+		if rows[strconv.Itoa(i)] == "" {
+			t.Errorf("attack %d has no row", i)
+		}
+	}
+	for i := 1; i <= 17; i++ {
+		if hole := fmt.Sprintf("H%d", i); rows[hole] == "" {
+			t.Errorf("hole %s has no row", hole)
+		}
+	}
+	for _, name := range attackNames(t) {
+		if !named["acceptance "+name] {
+			t.Errorf("docs/security/attacks.md does not name the attack %q of acceptance", name)
+		}
+	}
+}
+
+// egressAttacks are those that the gateway has to withstand, as their rows
+// begin.
+var egressAttacks = []string{
+	"DNS rebinding", "Mapped and decimal addresses", "Metadata addresses", "CONNECT to port 22", "SNI other than the CONNECT host",
+	"Smuggling: CL and TE", "Smuggling: folded headers", "Smuggling: absolute form", "Smuggling: HTTP/2", "Header injection", "Path tricks", "Slowloris",
+	"Endless response", "Decompression bomb", "Budget overrun", "Use after the kick's end", "Another kick's audit", "Exfiltration by DNS",
+}
+
+// TestEgressAttackTable holds docs/security/egress.md against the tests in the
+// same way: each attack has its row, and each test of an attack is named.
+func TestEgressAttackTable(t *testing.T) {
+	t.Parallel()
+	tests := testNames(t)
+	rows, named := attackTable(t, "docs/security/egress.md", tests)
+	for _, attack := range egressAttacks {
+		found := false
+		for _, row := range rows {
+			found = found || strings.HasPrefix(row, "| "+attack)
+		}
+		if !found {
+			t.Errorf("docs/security/egress.md has no row that begins with %q", attack)
+		}
+	}
+	for name := range tests["egress"] {
+		if strings.HasPrefix(name, "TestAttack") && !named["egress "+name] {
+			t.Errorf("docs/security/egress.md does not name %s", name)
+		}
+	}
+}
+
+// attackTable checks the references of a page's rows. It returns the rows by
+// number, and the tests and subtests that are named, with their package.
+func attackTable(t *testing.T, file string, tests map[string]map[string]bool) (rows map[string]string, named map[string]bool) {
+	t.Helper()
+	page, err := os.ReadFile(filepath.Join(root, file))
 	if err != nil {
 		t.Fatal(err)
 	}
-	tests := testNames(t)
-	rows, named := map[string]bool{}, map[string]bool{}
+	rows, named = map[string]string{}, map[string]bool{}
 	for _, row := range attackRow.FindAllStringSubmatch(string(page), -1) {
-		rows[row[1]] = true
+		rows[row[1]] = strings.TrimPrefix(row[0], "| "+row[1]+" ")
 		pkg, fn, count := "", "", 0
 		for _, ref := range reference.FindAllStringSubmatch(row[2], -1) {
 			switch {
@@ -44,6 +95,7 @@ func TestAttackTable(t *testing.T) {
 				if fn = ref[2]; !tests[pkg][fn] {
 					t.Errorf("row %s names %s, which is not in %s", row[1], fn, pkg)
 				}
+				named[pkg+" "+fn] = true
 			case fn == "" || !tests[pkg][strconv.Quote(ref[3])]:
 				t.Errorf("row %s names %s %q, which is not there", row[1], fn, ref[3])
 			default:
@@ -55,21 +107,7 @@ func TestAttackTable(t *testing.T) {
 			t.Errorf("row %s names no test", row[1])
 		}
 	}
-	for i := 1; i <= 45; i++ {
-		if !rows[strconv.Itoa(i)] {
-			t.Errorf("attack %d has no row", i)
-		}
-	}
-	for i := 1; i <= 17; i++ {
-		if hole := fmt.Sprintf("H%d", i); !rows[hole] {
-			t.Errorf("hole %s has no row", hole)
-		}
-	}
-	for _, name := range attackNames(t) {
-		if !named["acceptance "+name] {
-			t.Errorf("docs/security/attacks.md does not name the attack %q of acceptance", name)
-		}
-	}
+	return rows, named
 }
 
 // testNames returns, for each package's directory, the functions of its tests

@@ -1,0 +1,128 @@
+package egress
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync/atomic"
+	"time"
+)
+
+// passage bounds what passes for one request or tunnel: the whole time, and
+// the time in which nothing moves in either direction.
+type passage struct {
+	ctx     context.Context // ends with the passage; its cause is in words
+	stop    context.CancelCauseFunc
+	cancel  context.CancelFunc
+	silence time.Duration
+	timer   *time.Timer
+}
+
+func newPassage(ctx context.Context, total, silence time.Duration) *passage {
+	x := &passage{}
+	ctx, x.cancel = context.WithTimeoutCause(ctx, total, overtimeError(fmt.Sprintf("it took longer than %s", total)))
+	x.ctx, x.stop = context.WithCancelCause(ctx)
+	x.allow(silence)
+	return x
+}
+
+// overtimeError tells which time is over.
+type overtimeError string
+
+func (e overtimeError) Error() string        { return string(e) }
+func (e overtimeError) Is(target error) bool { return target == context.DeadlineExceeded }
+
+// allow changes the time in which nothing need move, while nothing does.
+func (x *passage) allow(silence time.Duration) {
+	if x.timer != nil {
+		x.timer.Stop()
+	}
+	x.silence = silence
+	x.timer = time.AfterFunc(silence, func() { x.stop(overtimeError(fmt.Sprintf("nothing moved for %s", silence))) })
+}
+
+// end lets go of the passage's timers. It is called once, when all is over.
+func (x *passage) end() {
+	x.timer.Stop()
+	x.stop(nil)
+	x.cancel()
+}
+
+// moved tells that something passed.
+func (x *passage) moved() { x.timer.Reset(x.silence) }
+
+// hold has a request live as long as the passage: the server's own limits are
+// for requests and refusals that are short. A body that does not come is given
+// up with the passage, since who reads it would wait on.
+func (x *passage) hold(w http.ResponseWriter) (release func() bool, err error) {
+	rc := http.NewResponseController(w)
+	if err := errors.Join(rc.SetReadDeadline(time.Time{}), rc.SetWriteDeadline(time.Time{})); err != nil {
+		return nil, err
+	}
+	return context.AfterFunc(x.ctx, func() {
+		now := time.Now()
+		_ = errors.Join(rc.SetReadDeadline(now), rc.SetWriteDeadline(now.Add(lastWords))) // of a connection that is gone, at worst
+	}), nil
+}
+
+// lastWords is the time for the answer that an passage was cut.
+const lastWords = 5 * time.Second
+
+// flow is one direction of an passage. It counts what is read, and fails with
+// over on more than most bytes.
+type flow struct {
+	x    *passage
+	most int64
+	over error
+	n    atomic.Int64 // bytes; a transport may read on while the answer comes
+	cut  atomic.Bool  // there were more
+}
+
+func (x *passage) flow(most int64, over error) *flow { return &flow{x: x, most: most, over: over} }
+
+// err is over if the flow was cut by it.
+func (f *flow) err() error {
+	if f.cut.Load() {
+		return f.over
+	}
+	return nil
+}
+
+func (f *flow) reader(r io.Reader) io.Reader { return &flowReader{f, r} }
+
+func (f *flow) body(b io.ReadCloser) io.ReadCloser {
+	return struct {
+		io.Reader
+		io.Closer
+	}{f.reader(b), b}
+}
+
+type flowReader struct {
+	f *flow
+	r io.Reader
+}
+
+// Read passes on as much as the flow may have. What ends when the passage is
+// over was cut: the other side, seeing that, may end in good form.
+func (r *flowReader) Read(p []byte) (int, error) {
+	f := r.f
+	left := f.most - f.n.Load()
+	if int64(len(p)) > left {
+		p = p[:left+1]
+	}
+	n, err := r.r.Read(p)
+	if n > 0 {
+		f.x.moved()
+	}
+	if err != nil && f.x.ctx.Err() != nil {
+		err = context.Cause(f.x.ctx)
+	}
+	if int64(n) > left {
+		f.cut.Store(true)
+		n, err = int(left), f.over
+	}
+	f.n.Add(int64(n))
+	return n, err
+}
