@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/kickhq/kick/internal/gitcmd"
+	"github.com/kickhq/kick/internal/repoaddr"
 	"github.com/kickhq/kick/policy"
 	"github.com/kickhq/kick/pushbroker/exposure"
 )
@@ -82,8 +83,10 @@ func (t Target) Destination(base string, pullRequest bool) Destination {
 	host := hostOnly(t.Host)
 	d := Destination{Base: base, GitHub: t.API != "" || host == "github.com" || host == "ssh.github.com" || strings.HasSuffix(host, ".ghe.com")}
 	d.PullRequest = d.GitHub && pullRequest
-	if t.Owner != "" {
-		d.Repo = t.Owner + "/" + t.Name
+	if a, err := repoaddr.Parse(t.URL); err == nil {
+		if owner, name := ownerAndName(a.Path); owner != "" {
+			d.Repo = owner + "/" + name
+		}
 	}
 	return d
 }

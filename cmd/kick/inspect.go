@@ -25,6 +25,7 @@ type inspectOptions struct {
 	agent        string
 	output       string
 	acceptReview bool
+	target       request.Options // of which --github-api counts
 }
 
 func newInspect(g *globals) *cobra.Command {
@@ -40,6 +41,9 @@ with the default branch of origin. What the base gained since the two parted is
 not part of the work. BUNDLE is a git bundle of one ref; it is compared with the
 commit that it builds on, which the repository must hold and --base, if given,
 must have in its history.
+
+CI is judged as for a run: by the base's workflows, for a branch kick/AGENT/ID and
+its pull request at origin. Where origin is not on GitHub, that is only reported.
 
 The verdict goes to stdout. Exit codes: 0 passed, 13 refused, also for work that
 asks for a review unless --accept-review is given, 10 no new commit, 2 usage,
@@ -64,6 +68,7 @@ asks for a review unless --accept-review is given, 10 no new commit, 2 usage,
 	f.StringVar(&o.policy, "policy", "", "policy `file` (default: built in)")
 	f.StringVar(&o.agent, "agent", "", "judge it as this agent's work: its `name` in the policy, its identity in every commit")
 	f.BoolVar(&o.acceptReview, "accept-review", false, "exit with 0 also if the work asks for a review")
+	f.StringVar(&o.target.GitHubAPI, "github-api", os.Getenv("KICK_GITHUB_API_URL"), "origin is the GitHub Enterprise host with this REST `URL` (KICK_GITHUB_API_URL)")
 	addOutput(c, &o.output, "json", "sarif")
 	return c
 }
@@ -96,6 +101,7 @@ func inspectRun(ctx context.Context, g *globals, o *inspectOptions) (err error) 
 	case errors.As(err, &refusal):
 		verdict, err = refusal.Verdict(w), nil
 	case err == nil:
+		w.Destination = request.Destination(w.Repo, w.Destination.Base, o.target)
 		if w.Agent = o.agent; o.agent != "" {
 			id := manager.DefaultIdentity(o.agent)
 			w.IdentityName, w.IdentityEmail = id.Name, id.Email

@@ -34,7 +34,8 @@ func (e *InputError) Error() string { return e.msg }
 func inputf(format string, args ...any) error { return &InputError{fmt.Sprintf(format, args...)} }
 
 // Prepare makes the work ready in dir, an empty directory that is the
-// caller's to remove: Bundle, Mirror, BaseOID, Repo and Branch are set. It
+// caller's to remove: Bundle, Mirror, BaseOID, Repo and the Destination's Base
+// are set. It
 // returns pushbroker.ErrNothing if there is no new commit, a
 // *pushbroker.Refusal for a file that is no bundle, and an *InputError for
 // what the caller has to mend.
@@ -136,14 +137,24 @@ func (r *repository) commit(ctx context.Context, name string) (string, error) {
 	return id, nil
 }
 
-// branch returns the name of the branch that name is, if it is one.
-func (r *repository) branch(ctx context.Context, name string) string {
-	full, err := r.git.Line(ctx, "rev-parse", "--symbolic-full-name", "--verify", "--quiet", "--end-of-options", name)
-	if err != nil {
-		return ""
+// into returns the branch that work on name would go into: the one that name
+// is, here or at origin, or else origin's default branch, or else main.
+func (r *repository) into(ctx context.Context, name string) string {
+	for _, name := range []string{name, "origin/HEAD"} {
+		if name == "" {
+			continue
+		}
+		full, err := r.git.Line(ctx, "rev-parse", "--symbolic-full-name", "--verify", "--quiet", "--end-of-options", name)
+		if err != nil {
+			continue
+		}
+		for _, prefix := range []string{"refs/heads/", "refs/remotes/origin/"} {
+			if short, ok := strings.CutPrefix(full, prefix); ok && short != "HEAD" {
+				return short
+			}
+		}
 	}
-	short, _ := strings.CutPrefix(full, "refs/heads/")
-	return short
+	return "main"
 }
 
 // bundle fills in w for a bundle. It starts from one commit that the bundle
@@ -156,6 +167,7 @@ func (r *repository) bundle(ctx context.Context, w *pushbroker.Work, s Source) e
 	if w.Bundle, err = filepath.Abs(s.Work); err != nil {
 		return err
 	}
+	w.Destination.Base = r.into(ctx, s.Base)
 	base := ""
 	if s.Base != "" {
 		if base, err = r.commit(ctx, s.Base); err != nil {
@@ -216,7 +228,7 @@ func (r *repository) revisions(ctx context.Context, w *pushbroker.Work, s Source
 	if err != nil {
 		return err
 	}
-	w.Branch = r.branch(ctx, tipName)
+	w.Destination.Base = r.into(ctx, baseName)
 	source := filepath.Join(dir, "source.git")
 	if err := r.borrow(source, "refs/heads/work", tip); err != nil {
 		return err

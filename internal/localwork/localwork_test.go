@@ -44,22 +44,22 @@ func TestPrepare(t *testing.T) {
 	t.Parallel()
 	dir, sh := seed(t)
 	sh(`cd r; git worktree add -q ../tree work; git clone -q --bare . ../bare.git; git remote add origin https://github.com/acme/r
-		git update-ref refs/remotes/origin/main main; git symbolic-ref refs/remotes/origin/HEAD refs/remotes/origin/main`)
+		git update-ref refs/remotes/origin/trunk main; git symbolic-ref refs/remotes/origin/HEAD refs/remotes/origin/trunk`)
 	want := sh("cd r; git rev-parse main~1")
 	for _, tc := range []struct {
 		name   string
 		source Source
-		branch string
+		into   string
 		repo   string
 	}{
-		{"range", Source{Dir: "r", Work: "main..work"}, "work", "https://github.com/acme/r"},
-		{"branch and base", Source{Dir: "r", Work: "work", Base: "main"}, "work", "https://github.com/acme/r"},
-		{"default branch of origin", Source{Dir: "r", Work: "work"}, "work", "https://github.com/acme/r"},
-		{"up to HEAD of a work tree", Source{Dir: "tree", Work: "main.."}, "work", "https://github.com/acme/r"},
-		{"below the top", Source{Dir: "r/.git/refs", Work: "main..work^0"}, "", ""},
-		{"bare repository", Source{Dir: "bare.git", Work: "main..work"}, "work", filepath.Join(dir, "bare.git")},
-		{"bundle", Source{Dir: "r", Work: "work.bundle"}, "", "https://github.com/acme/r"},
-		{"bundle and base that went on", Source{Dir: "r", Work: "work.bundle", Base: "main"}, "", "https://github.com/acme/r"},
+		{"range", Source{Dir: "r", Work: "main..work"}, "main", "https://github.com/acme/r"},
+		{"branch and base", Source{Dir: "r", Work: "work", Base: "main"}, "main", "https://github.com/acme/r"},
+		{"default branch of origin", Source{Dir: "r", Work: "work"}, "trunk", "https://github.com/acme/r"},
+		{"up to HEAD of a work tree", Source{Dir: "tree", Work: "main.."}, "main", "https://github.com/acme/r"},
+		{"below the top", Source{Dir: "r/.git/refs", Work: "work~1..work^0"}, "trunk", ""},
+		{"bare repository", Source{Dir: "bare.git", Work: "main~1..work"}, "main", filepath.Join(dir, "bare.git")},
+		{"bundle", Source{Dir: "r", Work: "work.bundle"}, "trunk", "https://github.com/acme/r"},
+		{"bundle and base that went on", Source{Dir: "r", Work: "work.bundle", Base: "main"}, "main", "https://github.com/acme/r"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -73,7 +73,7 @@ func TestPrepare(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if w.BaseOID != want || w.Branch != tc.branch || tc.repo != "" && w.Repo != tc.repo {
+			if w.BaseOID != want || w.Destination.Base != tc.into || tc.repo != "" && w.Repo != tc.repo {
 				t.Errorf("work %+v, base %s", w, want)
 			}
 			q, err := pushbroker.Ingest(t.Context(), filepath.Join(tmp, "q"), w, pushbroker.IngestLimits{})

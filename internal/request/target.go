@@ -59,6 +59,21 @@ func TargetFromEnvironment(repo string) (pushbroker.Target, error) {
 	return t, err
 }
 
+// Destination says what the CI of a repository would see of a kick's branch and
+// of its pull request into base. No credential is read and nobody is asked. An
+// address that no kick could publish to is a plain remote.
+func Destination(repo, base string, o Options) pushbroker.Destination {
+	t, err := pushbroker.NewTarget(repo, pushbroker.Access{})
+	if err != nil {
+		return pushbroker.Destination{Base: base}
+	}
+	d := t.Destination(base, true)
+	if github(t, o) {
+		d.GitHub, d.PullRequest = true, true
+	}
+	return d
+}
+
 // reach finds the authority for a repository. What it reads is added to held.
 func reach(repo string, o Options, held map[string]string) (pushbroker.Target, pushbroker.Access, error) {
 	t, err := pushbroker.NewTarget(repo, pushbroker.Access{})
