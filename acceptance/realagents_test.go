@@ -20,22 +20,17 @@ import (
 // realAgent is an agent as its vendor publishes it.
 type realAgent struct {
 	kind string
-	// pack is the npm package of one platform, with %s for the version and for
-	// the processor as node names it.
-	pack    string
-	program string // in the package; with %s for the processor as Rust names it
-	node    bool   // it is a script
-	wire    modeltest.Wire
+	wire modeltest.Wire
 	// reads are the paths that it asks the gateway for beside its model.
 	reads []string
 }
 
 var realAgents = []realAgent{
-	{kind: "codex", pack: "@openai/codex@%s-linux-%s", program: "vendor/%s-unknown-linux-musl/bin/codex", wire: modeltest.Responses},
-	{kind: "claude", pack: "@anthropic-ai/claude-code-linux-%[2]s@%[1]s", program: "claude", wire: modeltest.Messages},
-	{kind: "gemini", pack: "@google/gemini-cli@%s", program: "bundle/gemini.js", node: true, wire: modeltest.Gemini},
-	{kind: "copilot", pack: "@github/copilot-linux-%[2]s@%[1]s", program: "copilot", wire: modeltest.Chat},
-	{kind: "opencode", pack: "opencode-linux-%[2]s@%[1]s", program: "bin/opencode", wire: modeltest.Chat, reads: []string{"/@opencode-ai%2fplugin"}},
+	{kind: "codex", wire: modeltest.Responses},
+	{kind: "claude", wire: modeltest.Messages},
+	{kind: "gemini", wire: modeltest.Gemini},
+	{kind: "copilot", wire: modeltest.Chat},
+	{kind: "opencode", wire: modeltest.Chat, reads: []string{"/@opencode-ai%2fplugin"}},
 }
 
 // TestRealAgents runs the agents themselves, installed from npm, in the embedded
@@ -73,16 +68,9 @@ func (a realAgent) install(t *testing.T) (dir, program string) {
 	if !ok || k.Tested == "" {
 		t.Fatalf("kind %s has no tested version", a.kind)
 	}
-	cpu := map[string][2]string{"amd64": {"x64", "x86_64"}, "arm64": {"arm64", "aarch64"}}[runtime.GOARCH]
-	pack := a.pack
-	if strings.Contains(pack, "linux") {
-		pack = fmt.Sprintf(pack, k.Tested, cpu[0])
-	} else {
-		pack = fmt.Sprintf(pack, k.Tested)
-	}
-	program = a.program
-	if strings.Contains(program, "%s") {
-		program = fmt.Sprintf(program, cpu[1])
+	pack, program, err := k.NPM.For(k.Tested, runtime.GOARCH)
+	if err != nil {
+		t.Fatal(err)
 	}
 	cache := filepath.Join(cacheDir(t), "agents")
 	dir = filepath.Join(cache, strings.NewReplacer("/", "-", "@", "-").Replace(strings.TrimPrefix(pack, "@")), "package")
@@ -142,7 +130,7 @@ const counters = "counters of the network at the end"
 func (a realAgent) watched(t *testing.T, program string) string {
 	t.Helper()
 	dir := t.TempDir()
-	if a.node {
+	if k, _ := agents.Find(a.kind); k.NPM.Script {
 		program = "node " + program
 	}
 	script := fmt.Sprintf("#!/bin/sh\n%s \"$@\"\nstatus=$?\necho\necho '%s'\ncat /proc/net/snmp\nexit $status\n", program, counters)

@@ -60,6 +60,8 @@ type Kind struct {
 	// Tested is the version that the tests run. Empty: the settings are those
 	// of its documentation, and no test runs it.
 	Tested string `json:"tested,omitempty"`
+	// NPM is where its program can be had.
+	NPM NPM `json:"-"`
 }
 
 // Command is the agent's command line.

@@ -28,6 +28,7 @@ var kinds = []Kind{
 			"DISABLE_AUTOUPDATER":                      "1",
 		},
 		Tested: "2.1.332",
+		NPM:    NPM{Spec: "@anthropic-ai/claude-code-linux-{cpu}@{version}", Program: "claude"},
 	},
 	{
 		Name: "codex", Product: "Codex (npm @openai/codex)", API: OpenAIResponses,
@@ -37,6 +38,7 @@ var kinds = []Kind{
 			` ${KICK_MODEL:+-m "$KICK_MODEL"} - < .hive/kick-prompt.txt`,
 		Env:    map[string]string{"OPENAI_API_KEY": "{key}"},
 		Tested: "0.171.0",
+		NPM:    NPM{Spec: "@openai/codex@{version}-linux-{cpu}", Program: "vendor/{arch}-unknown-linux-musl/bin/codex"},
 	},
 	{
 		Name: "copilot", Product: "Copilot CLI (npm @github/copilot)", API: OpenAIChat,
@@ -51,6 +53,7 @@ var kinds = []Kind{
 		},
 		NeedsModel: true, MaxPrompt: maxArgument,
 		Tested: "1.0.102",
+		NPM:    NPM{Spec: "@github/copilot-linux-{cpu}@{version}", Program: "copilot"},
 	},
 	{
 		Name: "gemini", Product: "Gemini CLI (npm @google/gemini-cli)", API: Gemini,
@@ -71,6 +74,7 @@ var kinds = []Kind{
 `},
 		MaxPrompt: maxArgument,
 		Tested:    "0.61.0",
+		NPM:       NPM{Spec: "@google/gemini-cli@{version}", Program: "bundle/gemini.js", Script: true},
 	},
 	{
 		Name: "goose", Product: "goose (block/goose)", API: OpenAIChat,
@@ -104,6 +108,7 @@ var kinds = []Kind{
 		},
 		NeedsModel: true, MaxPrompt: maxArgument,
 		Tested: "1.18.33",
+		NPM:    NPM{Spec: "opencode-linux-{cpu}@{version}", Program: "bin/opencode"},
 	},
 }
 
