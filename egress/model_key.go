@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"slices"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"github.com/kickhq/kick/internal/credential"
+	"github.com/kickhq/kick/internal/smallfile"
 	"github.com/kickhq/kick/policy"
 )
 
@@ -73,12 +73,7 @@ func (k *keySource) fetch(ctx context.Context) (string, error) {
 		}
 		return cleanKey("the variable "+k.env, v)
 	case k.file != "":
-		f, err := os.OpenFile(k.file, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO does not hold it up
-		if err != nil {
-			return "", fmt.Errorf("read the key: %w", err)
-		}
-		defer f.Close()
-		b, err := io.ReadAll(io.LimitReader(f, maxKey+1))
+		b, err := smallfile.Read(k.file, maxKey)
 		if err != nil {
 			return "", fmt.Errorf("read the key: %w", err)
 		}

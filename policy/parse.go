@@ -2,15 +2,17 @@ package policy
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/kickhq/kick/internal/smallfile"
 )
 
 // MaxFile is the largest policy file that is read, 1 MiB.
@@ -18,12 +20,7 @@ const MaxFile = 1 << 20
 
 // Load reads a policy file.
 func Load(path string) (*Policy, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("read policy: %w", err)
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, MaxFile+1))
+	data, err := smallfile.Read(path, MaxFile)
 	if err != nil {
 		return nil, fmt.Errorf("read policy: %w", err)
 	}
@@ -32,18 +29,19 @@ func Load(path string) (*Policy, error) {
 
 // Parse reads a policy from data; name is what errors call it. Nothing is
 // guessed: an unknown key, a wrong type, a second value for a key, an anchor
-// or a second document is an error with its line. All errors are returned.
+// or a second document is an error with its line. All errors are returned, in
+// the order of their lines, or the first of very many.
 func Parse(name string, data []byte) (*Policy, error) {
 	d := &decoder{name: name}
 	p := &Policy{name: name}
 	if len(data) > MaxFile {
-		d.errs = append(d.errs, fmt.Errorf("%s: larger than %d bytes: split or shorten it", name, MaxFile))
+		d.failAt(0, fmt.Errorf("%s: larger than %d bytes: split or shorten it", name, MaxFile))
 	} else if root := d.root(data); root != nil {
 		d.policy(root, p)
 		d.checkExceptions(p)
 	}
 	if len(d.errs) > 0 {
-		return nil, errors.Join(d.errs...)
+		return nil, d.all()
 	}
 	p.fillDefaults()
 	return p, nil
@@ -51,13 +49,42 @@ func Parse(name string, data []byte) (*Policy, error) {
 
 type decoder struct {
 	name string
-	errs []error
+	errs []mistake
+}
+
+// mistake is an error at a line; 0: in the whole file.
+type mistake struct {
+	line int
+	err  error
+}
+
+// maxMistakes is how many are kept, and maxShown how many of them are told.
+const (
+	maxMistakes = 1000
+	maxShown    = 20
+)
+
+func (d *decoder) failAt(line int, err error) {
+	if len(d.errs) < maxMistakes {
+		d.errs = append(d.errs, mistake{line, err})
+	}
 }
 
 func (d *decoder) fail(n *yaml.Node, format string, args ...any) {
-	if len(d.errs) < 20 {
-		d.errs = append(d.errs, fmt.Errorf("%s:%d: %s", d.name, n.Line, fmt.Sprintf(format, args...)))
+	d.failAt(n.Line, fmt.Errorf("%s:%d: %s", d.name, n.Line, fmt.Sprintf(format, args...)))
+}
+
+// all joins the mistakes in the order of their lines.
+func (d *decoder) all() error {
+	slices.SortStableFunc(d.errs, func(a, b mistake) int { return cmp.Compare(a.line, b.line) })
+	var out []error
+	for _, m := range d.errs[:min(len(d.errs), maxShown)] {
+		out = append(out, m.err)
 	}
+	if more := len(d.errs) - maxShown; more > 0 {
+		out = append(out, fmt.Errorf("%s: %d more mistakes: mend these first", d.name, more))
+	}
+	return errors.Join(out...)
 }
 
 func (d *decoder) root(data []byte) *yaml.Node {
@@ -65,7 +92,7 @@ func (d *decoder) root(data []byte) *yaml.Node {
 	var doc yaml.Node
 	err := dec.Decode(&doc)
 	if errors.Is(err, io.EOF) || err == nil && len(doc.Content) == 0 {
-		d.errs = append(d.errs, fmt.Errorf("%s: empty: a policy begins with \"version: %d\"", d.name, Version))
+		d.failAt(0, fmt.Errorf("%s: empty: a policy begins with \"version: %d\"", d.name, Version))
 		return nil
 	}
 	if err == nil {
@@ -78,7 +105,7 @@ func (d *decoder) root(data []byte) *yaml.Node {
 		}
 	}
 	if err != nil {
-		d.errs = append(d.errs, fmt.Errorf("%s: not YAML: %w", d.name, err))
+		d.failAt(0, fmt.Errorf("%s: not YAML: %w", d.name, err))
 		return nil
 	}
 	if !d.noAnchors(&doc) {

@@ -186,6 +186,30 @@ secrets:
 	}
 }
 
+// TestMistakesInOrder: they come in the order of the file, whatever the order in
+// which they are found, and of very many the first.
+func TestMistakesInOrder(t *testing.T) {
+	t.Parallel()
+	bad := "version: 1\nchanges:\n  exceptions:\n    - {rule: protected-ci, level: block, reason: x, expires: 2999-01-01}\n  rules: {nothing: block}\nsecrets: 1\n"
+	_, err := Parse("p.yaml", []byte(bad))
+	if err == nil {
+		t.Fatal("no error")
+	}
+	var at []string
+	for line := range strings.Lines(err.Error()) {
+		place, _, _ := strings.Cut(line, ": ")
+		at = append(at, place)
+	}
+	if want := []string{"p.yaml:4", "p.yaml:5", "p.yaml:6"}; !slices.Equal(at, want) {
+		t.Errorf("mistakes at %q, want %q:\n%v", at, want, err)
+	}
+	many := "version: 1\nchanges:\n  rules:\n" + strings.Repeat("    nothing: block\n", 2000)
+	_, err = Parse("p.yaml", []byte(many))
+	if err == nil || strings.Count(err.Error(), "\n") != 20 || !strings.Contains(err.Error(), "p.yaml:4: ") || !strings.HasSuffix(err.Error(), "980 more mistakes: mend these first") {
+		t.Errorf("of many: %v", err)
+	}
+}
+
 // Of exceptions that meet through their patterns, the lowest level counts, and
 // one that has expired hides none that has not.
 func TestExceptionsThatMeet(t *testing.T) {

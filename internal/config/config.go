@@ -10,11 +10,11 @@ package config
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
+
+	"github.com/kickhq/kick/internal/smallfile"
 )
 
 // FileName is the name that Find looks for.
@@ -34,34 +34,14 @@ type Config struct {
 // Load reads and checks the file. An error that is Problems lists everything
 // that is wrong with it.
 func Load(path string) (*Config, error) {
-	data, err := readFile(path)
+	data, err := smallfile.Read(path, MaxFileSize)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read configuration: %w: create the file, or name another one", err)
+	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read configuration: %w", err)
 	}
 	return Parse(path, data)
-}
-
-// readFile reads a regular file of at most MaxFileSize bytes.
-func readFile(path string) ([]byte, error) {
-	// Opening a named pipe would wait for its writer without O_NONBLOCK.
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("read configuration: %w; create the file, or name another one", err)
-		}
-		return nil, fmt.Errorf("read configuration: %w", err)
-	}
-	defer f.Close()
-	if info, err := f.Stat(); err != nil {
-		return nil, fmt.Errorf("read configuration: %w", err)
-	} else if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("read configuration: %s is not a regular file; name a YAML file", path)
-	}
-	data, err := io.ReadAll(io.LimitReader(f, MaxFileSize+1))
-	if err != nil {
-		return nil, fmt.Errorf("read configuration: %w", err)
-	}
-	return data, nil
 }
 
 // Parse checks data as the content of a file of that name, which is only used

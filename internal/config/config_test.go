@@ -231,14 +231,14 @@ func TestLoad(t *testing.T) {
 	if _, err := Load(filepath.Join(dir, "none.yaml")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a missing file gives %v", err)
 	}
-	if _, err := Load(dir); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+	if _, err := Load(dir); err == nil || !strings.Contains(err.Error(), "name a regular file") {
 		t.Errorf("a directory gives %v", err)
 	}
 	pipe := filepath.Join(dir, "pipe")
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Load(pipe); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+	if _, err := Load(pipe); err == nil || !strings.Contains(err.Error(), "name a regular file") {
 		t.Errorf("a pipe gives %v", err)
 	}
 	if _, err := Load("/dev/zero"); err == nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/kickhq/kick/internal/config"
 	"github.com/kickhq/kick/internal/credential"
 	"github.com/kickhq/kick/internal/gitversion"
+	"github.com/kickhq/kick/internal/smallfile"
 	"github.com/kickhq/kick/internal/spelling"
 	"github.com/kickhq/kick/manager"
 	"github.com/kickhq/kick/policy"
@@ -59,20 +60,19 @@ const maxPrompt = 1 << 20
 
 // ReadPrompt reads a prompt from a file, or from standard input for "-".
 func ReadPrompt(path string) (string, error) {
-	f := os.Stdin
 	if path != "-" {
-		var err error
-		if f, err = os.Open(path); err != nil {
-			return "", fmt.Errorf("read the prompt: %w: pass --prompt-file FILE, or - for standard input", err)
+		b, err := smallfile.Read(path, maxPrompt)
+		if err != nil {
+			return "", fmt.Errorf("read the prompt: %w; - stands for standard input", err)
 		}
-		defer f.Close()
+		return string(b), nil
 	}
-	b, err := io.ReadAll(io.LimitReader(f, maxPrompt+1))
+	b, err := io.ReadAll(io.LimitReader(os.Stdin, maxPrompt+1))
 	if err != nil {
 		return "", fmt.Errorf("read the prompt: %w", err)
 	}
 	if len(b) > maxPrompt {
-		return "", fmt.Errorf("the prompt in %s is larger than 1 MiB: shorten it, or put the material into the repository", path)
+		return "", errors.New("the prompt on standard input is larger than 1 MiB: shorten it, or put the material into the repository")
 	}
 	return string(b), nil
 }

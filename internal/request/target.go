@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/kickhq/kick/internal/githubapp"
+	"github.com/kickhq/kick/internal/smallfile"
 	"github.com/kickhq/kick/manager"
 	"github.com/kickhq/kick/pushbroker"
 )
@@ -93,6 +94,9 @@ func github(t pushbroker.Target, o Options) bool {
 	return t.Host != "" && (o.GitHubAPI != "" || t.Host == "github.com" || strings.HasSuffix(t.Host, ".ghe.com"))
 }
 
+// maxAppKey is far more than an RSA key in PEM takes.
+const maxAppKey = 64 << 10
+
 // gitHubAccess reads the App or the token that the operator configured, and
 // adds them to the values that must not leave.
 func gitHubAccess(o Options, held map[string]string) (pushbroker.Access, error) {
@@ -109,7 +113,7 @@ func gitHubAccess(o Options, held map[string]string) (pushbroker.Access, error) 
 	if err != nil || id <= 0 {
 		return pushbroker.Access{}, fmt.Errorf("--github-app-id %q: want the App's number, as its settings page shows it", o.GitHubAppID)
 	}
-	key, err := os.ReadFile(o.GitHubAppKey)
+	key, err := smallfile.Read(o.GitHubAppKey, maxAppKey)
 	if err != nil {
 		return pushbroker.Access{}, fmt.Errorf("--github-app-key: %w: name the file that the App's settings page gave you", err)
 	}
