@@ -347,7 +347,8 @@ func TestAttackSNI(t *testing.T) {
 func TestAttackSlowTunnel(t *testing.T) {
 	t.Parallel()
 	lim := defaultLimits
-	lim.headerTime, lim.forward.hello = 200*time.Millisecond, 200*time.Millisecond
+	// Long enough for an honest handshake on a busy machine.
+	lim.headerTime, lim.forward.hello = 2*time.Second, 2*time.Second
 	for _, terminate := range []bool{false, true} {
 		o := newOutside(t, "registry.example")
 		s := o.serveSeen(t)

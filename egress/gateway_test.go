@@ -256,7 +256,7 @@ var refusal = regexp.MustCompile(`^HTTP/1\.[01] [45]\d\d `)
 
 func TestGarbage(t *testing.T) {
 	t.Parallel()
-	g, a := open(t, limits{headerTime: 300 * time.Millisecond, requestTime: time.Second, replyTime: time.Second, headerBytes: 4 << 10, connections: 4, decisions: 10})
+	g, a := open(t, limits{headerTime: time.Second, requestTime: 2 * time.Second, replyTime: time.Second, headerBytes: 4 << 10, connections: 4, decisions: 10})
 	huge := "GET / HTTP/1.1\r\nHost: h\r\nX: " + strings.Repeat("x", 1<<20) + "\r\n\r\n"
 	tests := map[string]string{
 		"bytes":                     strings.Repeat("\x00\xff\x16\x03\x01", 1000) + "\r\n\r\n",
@@ -294,7 +294,7 @@ func TestGarbage(t *testing.T) {
 // many of them that no connection is left: an honest request gets its turn.
 func TestAttackSlowRequests(t *testing.T) {
 	t.Parallel()
-	lim := limits{headerTime: 200 * time.Millisecond, requestTime: 400 * time.Millisecond, replyTime: time.Second, headerBytes: 4 << 10, connections: 4, decisions: 100}
+	lim := limits{headerTime: time.Second, requestTime: 2 * time.Second, replyTime: time.Second, headerBytes: 4 << 10, connections: 4, decisions: 100}
 	g, _ := open(t, lim)
 	var wg sync.WaitGroup
 	for i := range 3 * lim.connections {

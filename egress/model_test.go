@@ -274,7 +274,7 @@ func TestModelStreamIsNotHeldBack(t *testing.T) {
 	})
 	// The limits of requests are over long before the answer ends.
 	lim := defaultLimits
-	lim.requestTime, lim.headerTime = 300*time.Millisecond, 300*time.Millisecond
+	lim.requestTime, lim.headerTime = time.Second, time.Second
 	g, _ := openModels(t, p, lim, modelRoute(policy.Anthropic))
 	res, err := agentClient(t, g).Post("http://gateway/model/anthropic/v1/messages", "application/json", strings.NewReader(`{"model":"m","max_tokens":1,"stream":true,"messages":[]}`))
 	if err != nil {
