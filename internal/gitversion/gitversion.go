@@ -58,11 +58,11 @@ var Holes = []Hole{{
 	Backports: ownRepositoryBackports,
 }}
 
-// Both were mended together.
+// Both were mended together. Ubuntu's package is by its notice USN-6793-1; a
+// release of Ubuntu that gets no updates any more is not in the table.
 var (
 	ownRepository          = []string{"2.39.4", "2.40.2", "2.41.1", "2.42.2", "2.43.4", "2.44.1", "2.45.1"}
 	ownRepositoryBackports = []Backport{
-		{"ubuntu", "1:2.40.1-1ubuntu1.1"}, // 23.10
 		{"ubuntu", "1:2.43.0-1ubuntu7.1"}, // 24.04
 	}
 )

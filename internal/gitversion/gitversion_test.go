@@ -23,7 +23,7 @@ func TestHoles(t *testing.T) {
 		{"Ubuntu 24.04, the first mended", "2.43.0", "ubuntu", "1:2.43.0-1ubuntu7.1", false},
 		{"Ubuntu 24.04, two digits", "2.43.0", "ubuntu", "1:2.43.0-1ubuntu7.10", false},
 		{"Ubuntu 24.04 as it came out", "2.43.0", "ubuntu", "1:2.43.0-1ubuntu7", true},
-		{"Ubuntu 23.10", "2.40.1", "ubuntu", "1:2.40.1-1ubuntu1.1", false},
+		{"Ubuntu 23.10, which gets no updates", "2.40.1", "ubuntu", "1:2.40.1-1ubuntu1.1", true},
 		{"Ubuntu's number on Debian", "2.43.0", "debian", "1:2.43.0-1ubuntu7.3", true},
 		{"Ubuntu with a git of one's own", "2.43.1", "ubuntu", "1:2.43.0-1ubuntu7.3", true},
 		{"Ubuntu 25.04", "2.48.1", "ubuntu", "1:2.48.1-0ubuntu1", false},
