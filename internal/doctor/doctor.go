@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 	"syscall"
 
 	"github.com/kickhq/kick/internal/gitcmd"
@@ -122,6 +123,16 @@ func shimCheck(shim fs.File, err error) Check {
 	return Check{Name: "shim", OK: true, Found: fmt.Sprintf("%.1f MiB", float64(info.Size())/(1<<20))}
 }
 
+// found says of a property what a person reads first: that it is enforced, and by
+// what that is known.
+func found(p sandbox.Property) string {
+	status := strings.ReplaceAll(string(p.Status), "-", " ")
+	if evidence := strings.TrimSpace(p.Evidence); evidence != "" {
+		return status + ": " + evidence
+	}
+	return status
+}
+
 // embedded proves the properties of the embedded sandbox on a live one.
 func embedded(ctx context.Context, shim fs.File) []Check {
 	l, err := manager.NewEmbedded(shim)
@@ -131,9 +142,7 @@ func embedded(ctx context.Context, shim fs.File) []Check {
 	iso, err := l.Preflight(ctx)
 	var checks []Check
 	for _, p := range iso.Properties {
-		checks = append(checks, Check{
-			Name: p.Name, OK: p.Status != sandbox.Missing, Found: fmt.Sprintf("%s: %s", p.Status, p.Evidence), Remedy: p.Remedy, Isolation: true,
-		})
+		checks = append(checks, Check{Name: p.Name, OK: p.Status != sandbox.Missing, Found: found(p), Remedy: p.Remedy, Isolation: true})
 	}
 	if err != nil && len(iso.Missing()) == 0 {
 		c := Check{Name: "embedded sandbox", Isolation: true, Found: err.Error()}

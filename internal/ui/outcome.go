@@ -174,9 +174,9 @@ func (p *Printer) Check(c doctor.Check) {
 	if !c.OK {
 		mark = p.Paint(Red, "✗")
 	}
-	p.Linef("%s %-20s %s", mark, c.Name, escape.String(c.Found))
+	p.hang(fmt.Sprintf("%s %-20s", mark, c.Name), 23, "", escape.String(c.Found))
 	if !c.OK && c.Remedy != "" {
-		p.Linef("  %-20s → %s", "", escape.String(c.Remedy))
+		p.hang(strings.Repeat(" ", 22)+" →", 25, "", escape.String(c.Remedy))
 	}
 }
 
@@ -189,6 +189,6 @@ func (p *Printer) Isolation(iso sandbox.Isolation) {
 	p.Linef("  isolation (%s)", iso.Runtime)
 	for _, prop := range iso.Properties {
 		st := map[sandbox.Status]Style{sandbox.Enforced: Green, sandbox.Missing: Red, sandbox.Accepted: Amber, sandbox.NotRequested: Dim}[prop.Status]
-		p.Linef("    %s %-20s %s", p.Paint(st, fmt.Sprintf("%-15s", prop.Status)), prop.Name, p.Paint(Dim, escape.String(prop.Evidence)))
+		p.hang(fmt.Sprintf("    %s %-20s", p.Paint(st, fmt.Sprintf("%-13s", strings.ReplaceAll(string(prop.Status), "-", " "))), prop.Name), 39, Dim, escape.String(prop.Evidence))
 	}
 }

@@ -212,11 +212,3 @@ func (p *Printer) styled(st Style, text string) {
 		p.Linef("%s", p.Paint(st, l))
 	}
 }
-
-// columns is the width that text is wrapped to.
-func (p *Printer) columns() int {
-	if p.width == 0 {
-		return 80
-	}
-	return min(max(p.width, 60), 100)
-}

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/term"
 
+	"github.com/kickhq/kick/internal/wrap"
 	"github.com/kickhq/kick/manager"
 )
 
@@ -54,7 +55,7 @@ const (
 
 // Paint wraps s in a style, if colours are on.
 func (p *Printer) Paint(st Style, s string) string {
-	if !p.color || s == "" {
+	if !p.color || s == "" || st == "" {
 		return s
 	}
 	return "\x1b[" + string(st) + "m" + s + "\x1b[0m"
@@ -66,6 +67,29 @@ func (p *Printer) Linef(format string, args ...any) {
 	defer p.mu.Unlock()
 	p.endLine()
 	fmt.Fprintf(p.w, format+"\n", args...)
+}
+
+// hang prints text behind a head that takes indent columns, and wraps it below
+// itself. indent counts the blank between the two.
+func (p *Printer) hang(head string, indent int, st Style, text string) {
+	for i, l := range wrap.Text(text, max(p.columns()-indent, 20)) {
+		if i > 0 {
+			head = strings.Repeat(" ", indent-1)
+		}
+		if l == "" {
+			p.Linef("%s", strings.TrimRight(head, " "))
+			continue
+		}
+		p.Linef("%s %s", head, p.Paint(st, l))
+	}
+}
+
+// columns is the width that text is wrapped to.
+func (p *Printer) columns() int {
+	if p.width == 0 {
+		return 80
+	}
+	return min(max(p.width, 60), 100)
 }
 
 func (p *Printer) endLine() {
