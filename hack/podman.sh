@@ -36,20 +36,25 @@ usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; }
 
 default_version=5.8.3
 
+# install_podman installs what is missing. runc stands beside crun, which refuses
+# hybrid cgroups. newuidmap and catatonit, which holds the user namespace, are for
+# rootless containers, and gcc and libseccomp to build Podman.
 install_podman() {
-  command -v apt-get >/dev/null || die "this installs for Debian and Ubuntu only: install podman, crun or runc, uidmap, netavark and catatonit by your distribution's means"
-  local sudo=() need=()
+  local sudo=() need=() program
   [ "$(id -u)" = 0 ] || sudo=(sudo)
-  # runc beside crun: crun refuses hybrid cgroups. uidmap: newuidmap for rootless.
-  # catatonit: the pause process of rootless Podman. The rest: to build Podman.
-  local package
-  for package in podman crun runc uidmap netavark catatonit gcc libc6-dev pkg-config libseccomp-dev; do
-    dpkg-query -W -f '${db:Status-Abbrev}' "$package" 2>/dev/null | grep -q '^ii' || need+=("$package")
+  for program in podman crun runc newuidmap catatonit gcc pkg-config; do
+    command -v "$program" >/dev/null || need+=("$program")
   done
+  [ -x /usr/lib/podman/netavark ] || [ -x /usr/libexec/podman/netavark ] || need+=(netavark)
+  pkg-config --exists libseccomp 2>/dev/null || need+=(libseccomp-dev)
   [ ${#need[@]} -gt 0 ] || return 0
+  command -v apt-get >/dev/null || die "install these by your distribution's means, this installs for Debian and Ubuntu only: ${need[*]}"
+  need=("${need[@]/#newuidmap/uidmap}")
+  need=("${need[@]/#gcc/gcc libc6-dev}")
   echo "podman.sh: installing ${need[*]}" >&2
   "${sudo[@]}" apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -y -qq --no-install-recommends "${need[@]}" >/dev/null
+  # shellcheck disable=SC2068 # one of them is two packages
+  DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -y -qq --no-install-recommends ${need[@]} >/dev/null
 }
 
 # build_podman builds Podman as its own Makefile would, as far as kick needs it:
@@ -63,7 +68,8 @@ build_podman() {
     local source
     source=$(mktemp -d)
     mkdir -p "$cache"
-    printf 'module build\n\nrequire github.com/containers/podman/v5 v%s\n' "$version" >"$source/go.mod"
+    # Without the go line every module that any other one names would be asked for.
+    printf 'module build\n\ngo 1.24\n\nrequire github.com/containers/podman/v5 v%s\n' "$version" >"$source/go.mod"
     (
       cd "$source"
       CGO_ENABLED=1 GOFLAGS=-mod=mod "${GO:-go}" build -trimpath -ldflags '-s -w' \

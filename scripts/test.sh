@@ -32,10 +32,12 @@ export -f format
 
 if [ "$mode" = all ]; then
   lane setup 900 scripts/setup.sh
-  # The linter takes minutes to build from cold caches: in the background, at
-  # low priority, while the quick tests run.
+  # The linter and a newer Podman take minutes to build from cold caches: in the
+  # background, at low priority, while the tests run.
   nice -n 10 make -s lint-tool >"$logs/lint-build" 2>&1 &
   lint_build=$!
+  nice -n 10 hack/podman.sh build >"$logs/podman-build" 2>&1 &
+  podman_build=$!
 fi
 
 lane format 60 bash -c format
@@ -53,6 +55,8 @@ if [ "$mode" = quick ]; then
 else
   lane test 2400 "$GO" test -timeout 30m ./...
   lane race 1200 env CGO_ENABLED=1 "$GO" test -race -short -timeout 15m ./internal/frame ./internal/escape ./egress ./manager ./workspace
+  wait "$podman_build" || { cat "$logs/podman-build"; failed+=(podman-build); }
+  lane podman 1800 scripts/podman.sh
   lane fuzz 900 scripts/fuzz.sh 5s
   wait "$lint_build" || { cat "$logs/lint-build"; failed+=(lint-build); }
   lane lint 900 make -s lint

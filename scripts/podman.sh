@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Runs the tests of the Podman runtime on real services: the distribution's Podman
+# and 5.8.3, each as root and as an ordinary user. Without root, as this user alone.
+# The services and all that they made are gone when it ends.
+#   podman.sh [TEST FLAGS...]    e.g. -count=20, -v
+# KICK_TEST_PODMAN_ONLY is a pattern of services, as in "rootless-5".
+set -euo pipefail
+cd "$(dirname "$0")/.."
+cache=${KICK_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/kick}
+mkdir -p "$cache"
+services=$(mktemp -d /tmp/kick-podman-XXXXXX)
+chmod 755 "$services"
+
+end() {
+  local env
+  for env in "$services"/*/env; do
+    [ ! -e "$env" ] || hack/podman.sh down "$(dirname "$env")"
+  done
+  rm -rf "$services"
+}
+trap end EXIT
+
+make -s build
+newer=$(hack/podman.sh build)
+image=$cache/kick-agent.tar
+built=$(bin/kick image build --out "$image" -o json)
+id=$(sed -n 's/^  "id": "\(.*\)",$/\1/p' <<<"$built")
+
+# start NAME PROGRAM [FLAGS...]: starts a service and loads the image.
+started=()
+start() {
+  local name=$1 program=$2
+  shift 2
+  [[ $name =~ ${KICK_TEST_PODMAN_ONLY:-.} ]] || return 0
+  hack/podman.sh up "$services/$name" --podman "$program" "$@" >/dev/null
+  hack/podman.sh exec "$services/$name" "$program" --remote load --quiet <"$image" >/dev/null
+  started+=("$services/$name")
+  echo "podman: $name is $("$program" --version)"
+}
+if [ "$(id -u)" = 0 ]; then
+  start rootful podman
+  start rootful-5 "$newer"
+  start rootless podman --user kick-podman
+  start rootless-5 "$newer" --user kick-podman
+else
+  echo "podman: not root, so only rootless services are tested"
+  start rootless podman
+  start rootless-5 "$newer"
+fi
+
+export KICK_TEST_PODMAN="${started[*]}" KICK_TEST_IMAGE=$id
+${GO:-go} test -count=1 -timeout 60m -run '^TestPodman' "$@" ./internal/image ./sandbox
