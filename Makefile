@@ -12,7 +12,7 @@ LINT_VERSION := v2.15.0
 LINT       := $(CACHE)/golangci-lint-$(LINT_VERSION)
 SHIM       := cmd/kick/shim/kick-shim
 LDFLAGS    := -s -w -X main.version=$(VERSION)
-SHIM_SRC   := $(wildcard cmd/kick-shim/*.go internal/frame/*.go) go.mod
+SHIM_SRC   := $(wildcard cmd/kick-shim/*.go internal/frame/*.go internal/forwarder/*.go) go.mod
 
 export CGO_ENABLED ?= 0
 

@@ -346,37 +346,53 @@ func TestAttackSNI(t *testing.T) {
 // the TLS that ends here.
 func TestAttackSlowTunnel(t *testing.T) {
 	t.Parallel()
-	lim := defaultLimits
-	// Long enough for an honest handshake on a busy machine.
-	lim.headerTime, lim.forward.hello = 2*time.Second, 2*time.Second
-	for _, terminate := range []bool{false, true} {
-		o := newOutside(t, "registry.example")
-		s := o.serveSeen(t)
-		g, a := o.open(t, lim, policy.Host{Host: "registry.example", Terminate: terminate})
-		silent := tunnelTo(t, g, "registry.example:443")
-		trickle := tunnelTo(t, g, "registry.example:443")
-		go dribble(trickle, "\x16\x03\x01\x40\x00\x01\x00\x3f\xfc")
-		conns := []net.Conn{silent, trickle}
-		if terminate {
+	slowHello, slowHeader := defaultLimits, defaultLimits
+	slowHello.forward.hello = 200 * time.Millisecond
+	slowHeader.headerTime = 200 * time.Millisecond
+	trickling := func(t *testing.T, g *Gateway, begin string) net.Conn {
+		c := tunnelTo(t, g, "registry.example:443")
+		go dribble(c, begin)
+		return c
+	}
+	for name, tt := range map[string]struct {
+		lim       limits
+		terminate bool
+		open      func(t *testing.T, g *Gateway) net.Conn
+	}{
+		"no hello, passed through": {slowHello, false, func(t *testing.T, g *Gateway) net.Conn { return tunnelTo(t, g, "registry.example:443") }},
+		"no hello, terminated":     {slowHello, true, func(t *testing.T, g *Gateway) net.Conn { return tunnelTo(t, g, "registry.example:443") }},
+		"a trickling hello, passed through": {slowHello, false, func(t *testing.T, g *Gateway) net.Conn {
+			return trickling(t, g, "\x16\x03\x01\x40\x00\x01\x00\x3f\xfc")
+		}},
+		"a trickling hello, terminated": {slowHello, true, func(t *testing.T, g *Gateway) net.Conn {
+			return trickling(t, g, "\x16\x03\x01\x40\x00\x01\x00\x3f\xfc")
+		}},
+		"a trickling header": {slowHeader, true, func(t *testing.T, g *Gateway) net.Conn {
 			c := tls.Client(tunnelTo(t, g, "registry.example:443"), &tls.Config{ServerName: "registry.example", RootCAs: trusted(t, g)})
 			if err := c.Handshake(); err != nil {
 				t.Fatal(err)
 			}
 			go dribble(c, "GET / HTTP/1.1\r\nX: ")
-			conns = append(conns, c)
-		}
-		for i, c := range conns {
+			return c
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := newOutside(t, "registry.example")
+			s := o.serveSeen(t)
+			g, a := o.open(t, tt.lim, policy.Host{Host: "registry.example", Terminate: tt.terminate})
+			c := tt.open(t, g)
 			if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
-				t.Errorf("terminate %v: connection %d is still open", terminate, i)
+				t.Error("the connection is still open")
 			}
-		}
-		waitRecords(t, a, 2*len(conns))
-		if err := g.Close(); err != nil {
-			t.Error(err)
-		}
-		if up := s.all(); strings.Trim(up, "\n-") != "" {
-			t.Errorf("terminate %v: upstream got %q", terminate, up)
-		}
+			waitRecords(t, a, 2)
+			if err := g.Close(); err != nil {
+				t.Error(err)
+			}
+			if up := s.all(); strings.Trim(up, "\n-") != "" {
+				t.Errorf("upstream got %q", up)
+			}
+		})
 	}
 }
 

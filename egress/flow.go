@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -125,4 +126,46 @@ func (r *flowReader) Read(p []byte) (int, error) {
 	}
 	f.n.Add(int64(n))
 	return n, err
+}
+
+// Buffers that flows pass through: a small one while little comes, as the events
+// of a model that writes, and a large one while much does. Each is used again.
+var (
+	smallBuffers = sync.Pool{New: func() any { b := make([]byte, 4<<10); return &b }}
+	largeBuffers = sync.Pool{New: func() any { b := make([]byte, 64<<10); return &b }}
+)
+
+// relay reads r to its end and hands each part to pass at once. An error is that
+// of either.
+func relay(r io.Reader, pass func(p []byte) error) error {
+	small := smallBuffers.Get().(*[]byte)
+	defer smallBuffers.Put(small)
+	var large *[]byte // nil: little comes
+	defer func() {
+		if large != nil {
+			largeBuffers.Put(large)
+		}
+	}()
+	for buf := *small; ; {
+		n, err := r.Read(buf)
+		if n > 0 {
+			if err := pass(buf[:n]); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		switch {
+		case large == nil && n == len(buf):
+			large = largeBuffers.Get().(*[]byte)
+			buf = *large
+		case large != nil && n < len(*small):
+			largeBuffers.Put(large)
+			large, buf = nil, *small
+		}
+	}
 }

@@ -112,9 +112,10 @@ func (g *Gateway) splice(ctx context.Context, c, up net.Conn, t target, end *End
 
 // pour copies until either side ends, which is all that there is to know.
 func pour(w io.Writer, r io.Reader) {
-	buf := buffers.Get().(*[]byte)
-	defer buffers.Put(buf)
-	_, _ = io.CopyBuffer(struct{ io.Writer }{w}, r, *buf)
+	_ = relay(r, func(p []byte) error {
+		_, err := w.Write(p)
+		return err
+	})
 }
 
 // errTooMuch ends what passes the limit of bytes.

@@ -2,7 +2,6 @@ package egress
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -262,25 +261,16 @@ func checkGitAnswer(res *http.Response, c gitCall) (int, error) {
 // passGit writes what it reads at once.
 func passGit(w http.ResponseWriter, r io.Reader) error {
 	rc := http.NewResponseController(w)
-	buf := buffers.Get().(*[]byte)
-	defer buffers.Put(buf)
-	for {
-		n, err := r.Read(*buf)
-		if n > 0 {
-			if _, werr := w.Write((*buf)[:n]); werr != nil {
-				return fmt.Errorf("pass the answer on: %w", werr)
-			}
-			if werr := rc.Flush(); werr != nil {
-				return fmt.Errorf("pass the answer on: %w", werr)
-			}
-		}
-		if errors.Is(err, io.EOF) {
-			return nil
+	return relay(r, func(p []byte) error {
+		_, err := w.Write(p)
+		if err == nil {
+			err = rc.Flush()
 		}
 		if err != nil {
-			return err
+			return fmt.Errorf("pass the answer on: %w", err)
 		}
-	}
+		return nil
+	})
 }
 
 // answerGit answers with words. Git shows them, as "remote: ...", if they are

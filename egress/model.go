@@ -29,6 +29,7 @@ func (g *Gateway) model(w http.ResponseWriter, r *http.Request, req Request) {
 		return
 	}
 	c := &call{g: g, route: rt, w: w, r: r, req: req, format: rt.ownFormat(), read: path == ""}
+	defer func() { release(c.buf) }()
 	if path == "" && (r.Method == http.MethodHead || r.Method == http.MethodGet) && r.ContentLength == 0 {
 		c.alive()
 		return
@@ -62,6 +63,7 @@ type call struct {
 
 	op     operation
 	query  string
+	buf    *bytes.Buffer // that body is in
 	body   *body
 	name   string // the model that answers
 	price  policy.Price
@@ -148,7 +150,8 @@ func (c *call) readBody() error {
 		return &refusalError{status: http.StatusTooManyRequests, later: true, detail: "Too many large requests are under way. Send fewer at once."}
 	}
 	defer c.g.take(-length)
-	var buf bytes.Buffer
+	buf := bodies.Get().(*bytes.Buffer)
+	c.buf = buf
 	if c.r.ContentLength > 0 {
 		buf.Grow(int(min(c.r.ContentLength, 1<<20)) + bytes.MinRead)
 	}
@@ -296,20 +299,6 @@ func (c *call) exchange(end *End, cost *policy.Budget) error {
 	return nil
 }
 
-// sentBody is a body that lets go of what was read.
-type sentBody struct{ rest []byte }
-
-func (s *sentBody) Read(p []byte) (int, error) {
-	n := copy(p, s.rest)
-	if s.rest = s.rest[n:]; len(s.rest) == 0 {
-		s.rest = nil
-		return n, io.EOF
-	}
-	return n, nil
-}
-
-func (s *sentBody) Close() error { return nil }
-
 func (c *call) send(ctx context.Context, key string, end *End, cost *policy.Budget) (*http.Response, error) {
 	out, err := http.NewRequestWithContext(ctx, c.r.Method, "", http.NoBody)
 	if err != nil {
@@ -321,12 +310,12 @@ func (c *call) send(ctx context.Context, key string, end *End, cost *policy.Budg
 	out.Header = c.route.header(c.r.Header)
 	c.route.authorize(out.Header, key)
 	if c.body != nil {
-		body := c.body.edited()
-		end.Sent = int64(len(body))
+		body := &sentBody{parts: c.body.parts(), buf: c.buf}
+		c.body, c.buf = nil, nil // an answer takes minutes, in which they are not kept
+		end.Sent = body.length()
 		out.Header.Set("Content-Type", "application/json")
-		out.ContentLength = int64(len(body))
-		out.Body = &sentBody{rest: body}
-		c.body = nil // an answer takes minutes, in which it is not kept
+		out.ContentLength = end.Sent
+		out.Body = body
 	}
 	connected := false
 	out = out.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected = true }}))

@@ -4,18 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/kickhq/kick/policy"
 )
-
-// buffers are those that answers pass through.
-var buffers = sync.Pool{New: func() any { b := make([]byte, 16<<10); return &b }}
 
 // deliver passes the answer on as it comes, and counts. It ends when either
 // side does, when nothing came for too long, or when there was too much.
@@ -35,39 +30,32 @@ func (c *call) deliver(x *passage, res *http.Response, key string, end *End, cos
 	}
 	got := x.flow(c.g.limits.answerBytes, fmt.Errorf("the answer is larger than %d bytes, and was cut", c.g.limits.answerBytes))
 	answer := got.reader(res.Body)
-	buf := buffers.Get().(*[]byte)
-	defer buffers.Put(buf)
 	guard := &keyGuard{key: []byte(key)}
 	counts := c.op.spends && res.StatusCode < 400
-	for {
-		n, err := answer.Read(*buf)
-		p := (*buf)[:n]
+	err := relay(answer, func(p []byte) error {
 		if counts {
 			m.see(p)
 		}
 		if !guard.passes(p) {
-			end.Error = "the provider's answer has the operator's key, and was cut"
-			break
+			return errKeyInAnswer
 		}
-		if n > 0 {
-			_ = rc.SetWriteDeadline(time.Now().Add(c.g.limits.replyTime))
-			_, werr := c.w.Write(p)
-			if werr == nil && m.sse {
-				werr = rc.Flush()
-			}
-			if werr != nil {
-				end.Error = "the agent went away"
-				break
-			}
-		}
-		if errors.Is(err, io.EOF) {
-			m.end()
-			break
+		_ = rc.SetWriteDeadline(time.Now().Add(c.g.limits.replyTime))
+		_, err := c.w.Write(p)
+		if err == nil && m.sse {
+			err = rc.Flush()
 		}
 		if err != nil {
-			end.Error = "the answer broke off: " + err.Error()
-			break
+			return errAgentGone
 		}
+		return nil
+	})
+	switch {
+	case err == nil:
+		m.end()
+	case errors.Is(err, errKeyInAnswer), errors.Is(err, errAgentGone):
+		end.Error = err.Error()
+	default:
+		end.Error = "the answer broke off: " + err.Error()
 	}
 	end.Got = got.n.Load()
 	if counts {
@@ -77,6 +65,11 @@ func (c *call) deliver(x *passage, res *http.Response, key string, end *End, cos
 		c.broken = true
 	}
 }
+
+var (
+	errKeyInAnswer = errors.New("the provider's answer has the operator's key, and was cut")
+	errAgentGone   = errors.New("the agent went away")
+)
 
 func isEventStream(h http.Header) bool {
 	media, _, _ := strings.Cut(h.Get("Content-Type"), ";")

@@ -223,19 +223,16 @@ func (b *body) needs(feature, what string) error {
 		what, modelFeature(feature), feature)
 }
 
-// edited returns the body with its edits.
-func (b *body) edited() []byte {
-	if len(b.edit) == 0 {
-		return b.raw
-	}
+// parts returns the body with its edits, one after the other.
+func (b *body) parts() [][]byte {
 	slices.SortStableFunc(b.edit, func(x, y edit) int { return x.from - y.from })
-	out := make([]byte, 0, len(b.raw)+256)
+	var parts [][]byte
 	at := 0
 	for _, e := range b.edit {
-		out = append(append(out, b.raw[at:e.from]...), e.with...)
+		parts = append(parts, b.raw[at:e.from], []byte(e.with))
 		at = e.to
 	}
-	return append(out, b.raw[at:]...)
+	return append(parts, b.raw[at:])
 }
 
 // What follows are the marks: what the gateway takes note of.

@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -215,7 +216,7 @@ func FuzzModelBody(f *testing.F) {
 			if err := c.settings("m"); err != nil {
 				continue
 			}
-			out := b.edited()
+			out := bytes.Join(b.parts(), nil)
 			if !json.Valid(out) {
 				t.Errorf("%q became %q", raw, out)
 			}

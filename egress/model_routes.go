@@ -102,9 +102,16 @@ func (g *Gateway) makeRoutes() error {
 			return fmt.Errorf("model route %s is there twice: give one of them another `route`", m.Route)
 		}
 		r := &route{Model: m, base: base, key: newKeySource(m, g.cfg.LookupEnv), budget: newBudget(m, g.cfg.Ledgers, g.cfg.Agent)}
-		r.transport = g.transport(base.Hostname(), func(ctx context.Context) (net.Conn, error) { return g.dialModel(ctx, r) })
+		r.transport = g.transport(base.Hostname(), func(ctx context.Context) (net.Conn, error) {
+			c, err := g.dialModel(ctx, r)
+			if err != nil {
+				return nil, err
+			}
+			return bulkConn{c}, nil
+		})
 		r.transport.ResponseHeaderTimeout = 0 // each call has a time of its own
 		r.transport.MaxIdleConnsPerHost = g.limits.connections
+		r.transport.WriteBufferSize = 1 << 10 // a header's; bodies go past it
 		g.routes[m.Route] = r
 	}
 	return nil

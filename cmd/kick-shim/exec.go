@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kickhq/kick/internal/forwarder"
 	"github.com/kickhq/kick/internal/frame"
 )
 
@@ -30,13 +31,13 @@ func run(cfg frame.Config, w *frame.Writer, orders <-chan order) error {
 		}
 	}
 	if cfg.EgressSocket != "" && cfg.EgressPort != 0 {
-		l, err := listenLoopback(cfg.EgressPort)
+		l, err := forwarder.Listen(cfg.EgressPort)
 		if err != nil {
 			return fmt.Errorf("listen for the egress forwarder: %w", err)
 		}
 		ctx, cancel := context.WithCancel(context.Background())
 		var forwarding sync.WaitGroup
-		forwarding.Go(func() { forward(ctx, l, cfg.EgressSocket) })
+		forwarding.Go(func() { forwarder.Run(ctx, l, cfg.EgressSocket) })
 		defer forwarding.Wait()
 		defer cancel()
 	}

@@ -1,5 +1,7 @@
-// Command bench measures what the gateway adds to a model call on loopback. It
-// writes the section "Egress" to the end of docs/benchmarks.md.
+// Command bench measures what the gateway and the sandbox's forwarder add to a
+// model call on loopback. The model's server, the gateways and the forwarders are
+// each a process of their own, as they are in use. It writes the section "Egress"
+// to the end of docs/benchmarks.md.
 package main
 
 import (
@@ -24,30 +26,69 @@ import (
 	"time"
 
 	"github.com/kickhq/kick/egress"
+	"github.com/kickhq/kick/internal/forwarder"
 	"github.com/kickhq/kick/policy"
 )
 
-// sandboxes are the gateways, and streams those that are open at once.
+// sandboxes are the gateways, and streams those that are open at once. Calls are
+// made in rounds, of which the one counts in which the least was added: the
+// others tell of the machine's other work.
 const (
 	sandboxes = 50
 	streams   = 200
-	calls     = 500
+	rounds    = 20
+	calls     = 100
 )
 
 func main() {
 	out := flag.String("out", "docs/benchmarks.md", "file whose section is written")
-	serve := flag.String("serve", "", "for the program itself: directory of the gateways' sockets")
+	part := flag.String("part", "", "for the program itself: what it is")
+	dir := flag.String("dir", "", "for the program itself: directory of the gateways' sockets")
 	endpoint := flag.String("endpoint", "", "for the program itself: the model server")
 	flag.Parse()
 	var err error
-	if *serve != "" {
-		err = gateways(*serve, *endpoint)
-	} else {
+	switch *part {
+	case "model":
+		err = serveModel()
+	case "gateways":
+		err = gateways(*dir, *endpoint)
+	case "forwarders":
+		err = forwarders(*dir)
+	default:
 		err = measure(*out)
 	}
 	if err != nil {
 		log.Fatalf("bench: %v", err)
 	}
+}
+
+// serveModel serves until the standard input ends.
+func serveModel() error {
+	server := httptest.NewServer(http.HandlerFunc(model))
+	defer server.Close()
+	fmt.Println(server.URL)
+	_, err := io.Copy(io.Discard, os.Stdin)
+	return err
+}
+
+// forwarders serves until the standard input ends.
+func forwarders(dir string) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	var ports []string
+	for i := range sandboxes {
+		l, err := forwarder.Listen(0)
+		if err != nil {
+			return err
+		}
+		ports = append(ports, l.Addr().String())
+		all.Go(func() { forwarder.Run(ctx, l, filepath.Join(dir, strconv.Itoa(i), egress.SocketName)) })
+	}
+	fmt.Println(strings.Join(ports, " "))
+	_, err := io.Copy(io.Discard, os.Stdin)
+	return err
 }
 
 // gateways serves until the standard input ends.
@@ -80,14 +121,24 @@ func model(w http.ResponseWriter, r *http.Request) {
 	case bytes.Contains(body, []byte(`"m-hold"`)):
 		w.Header().Set("Content-Type", "text/event-stream")
 		_, _ = w.Write(event)
-		_ = http.NewResponseController(w).Flush()
-		<-r.Context().Done()
+		rc := http.NewResponseController(w)
+		for rc.Flush() == nil {
+			select {
+			case <-time.After(pace):
+				_, _ = w.Write(event)
+			case <-r.Context().Done():
+				return
+			}
+		}
 	case bytes.Contains(body, []byte(`"m-long"`)):
 		w.Header().Set("Content-Type", "text/event-stream")
 		block := bytes.Repeat(event, 64)
 		for range longBytes / len(block) {
 			_, _ = w.Write(block)
 		}
+	case bytes.Contains(body, []byte(`"m-first"`)):
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = w.Write(event)
 	default:
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(w, `{"usage":{"input_tokens":1,"output_tokens":1}}`)
@@ -96,6 +147,13 @@ func model(w http.ResponseWriter, r *http.Request) {
 
 const longBytes = 100 << 20
 
+// pace is the time from one event of a stream that is held to the next, as fast
+// models write, and heldFor how long streams are held before memory is measured.
+const (
+	pace    = 20 * time.Millisecond
+	heldFor = 5 * time.Second
+)
+
 // call is a body of 76 KB, as Claude Code sends.
 func call(model string) []byte {
 	text := strings.Repeat("a line of the system prompt, with a \\\"quote\\\"\\n", 1400)
@@ -103,168 +161,289 @@ func call(model string) []byte {
 		`"tools":[` + strings.TrimSuffix(strings.Repeat(`{"name":"Bash","description":"runs a command","input_schema":{"type":"object","properties":{"command":{"type":"string"}}}},`, 80), ",") + `]}`)
 }
 
+// process is a part that runs.
+type process struct {
+	*exec.Cmd
+	stdin io.Closer
+	says  string // its first line
+}
+
+func start(part string, args ...string) (*process, error) {
+	p := &process{Cmd: exec.Command("/proc/self/exe", append([]string{"-part", part}, args...)...)}
+	p.Stderr = os.Stderr
+	stdin, err := p.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	p.stdin = stdin
+	stdout, err := p.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := p.Start(); err != nil {
+		return nil, err
+	}
+	if p.says, err = bufio.NewReader(stdout).ReadString('\n'); err != nil {
+		return nil, errors.Join(fmt.Errorf("start the %s: %w", part, err), p.end())
+	}
+	p.says = strings.TrimSpace(p.says)
+	return p, nil
+}
+
+func (p *process) end() error { return errors.Join(p.stdin.Close(), p.Wait()) }
+
+// stat reads a field of /proc/PID/stat, counted from the program's state.
+func (p *process) stat(fields ...int) (sum int64, err error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(b), ") ")
+	all := strings.Fields(rest)
+	for _, f := range fields {
+		n, err := strconv.ParseInt(all[f], 10, 64)
+		if err != nil {
+			return 0, err
+		}
+		sum += n
+	}
+	return sum, nil
+}
+
+// tick is the unit of CPU time in /proc: USER_HZ, which is 100 on all of Linux.
+const tick = 10 * time.Millisecond
+
+// cpu is the time that the process used so far.
+func (p *process) cpu() (time.Duration, error) {
+	n, err := p.stat(11, 12)
+	return time.Duration(n) * tick, err
+}
+
+// resident is the memory that it holds, in bytes.
+func (p *process) resident() (int64, error) {
+	n, err := p.stat(21)
+	return n * int64(os.Getpagesize()), err
+}
+
 // way is how the model server is reached.
 type way struct {
-	client *http.Client
-	url    string
+	name, url string
+	dial      func(ctx context.Context) (net.Conn, error)
 }
 
-func (w way) post(body []byte) (*http.Response, error) {
-	return w.client.Post(w.url, "application/json", bytes.NewReader(body))
+func (w way) client(fresh bool) *http.Client {
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: fresh, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return w.dial(ctx) }}}
 }
 
-func (w way) once(body []byte) (time.Duration, int64, error) {
+// once makes a call, reads n bytes of its answer, or all of it if n is below 0,
+// and returns the time for that.
+func (w way) once(c *http.Client, body []byte, n int64) (time.Duration, int64, error) {
 	began := time.Now()
-	res, err := w.post(body)
+	res, err := c.Post(w.url, "application/json", bytes.NewReader(body))
 	if err != nil {
 		return 0, 0, err
 	}
 	defer res.Body.Close()
-	n, err := io.Copy(io.Discard, res.Body)
 	if res.StatusCode != http.StatusOK {
-		err = errors.Join(err, fmt.Errorf("status %s", res.Status))
+		return 0, 0, fmt.Errorf("%s: status %s", w.name, res.Status)
+	}
+	if n < 0 {
+		n, err = io.Copy(io.Discard, res.Body)
+	} else {
+		n, err = io.CopyN(io.Discard, res.Body, n)
 	}
 	return time.Since(began), n, err
 }
 
-// first is the time to the first event of a stream.
-func (w way) first(body []byte) (time.Duration, error) {
-	began := time.Now()
-	res, err := w.post(body)
-	if err != nil {
-		return 0, err
-	}
-	defer res.Body.Close()
-	_, err = bufio.NewReader(res.Body).ReadString('\n')
-	return time.Since(began), err
+// bench is all that runs.
+type bench struct {
+	model, gateways, forwarders *process
+	direct, socket, sandbox     way   // to the model server, to a gateway, through the forwarder
+	ways                        []way // all of them
+	ports                       []string
 }
 
 func measure(out string) (err error) {
-	server := httptest.NewServer(http.HandlerFunc(model))
-	defer server.Close()
 	dir, err := os.MkdirTemp("", "gw")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	child := exec.Command("/proc/self/exe", "-serve", dir, "-endpoint", server.URL)
-	child.Stderr = os.Stderr
-	stdin, err := child.StdinPipe()
-	if err != nil {
+	b := &bench{}
+	if b.model, err = start("model"); err != nil {
 		return err
 	}
-	stdout, err := child.StdoutPipe()
-	if err != nil {
+	defer func() { err = errors.Join(err, b.model.end()) }()
+	if b.gateways, err = start("gateways", "-dir", dir, "-endpoint", b.model.says); err != nil {
 		return err
 	}
-	if err := child.Start(); err != nil {
+	defer func() { err = errors.Join(err, b.gateways.end()) }()
+	if b.forwarders, err = start("forwarders", "-dir", dir); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, stdin.Close(), child.Wait()) }()
-	if _, err := bufio.NewReader(stdout).ReadString('\n'); err != nil {
-		return fmt.Errorf("start the gateways: %w", err)
+	defer func() { err = errors.Join(err, b.forwarders.end()) }()
+	b.ports = strings.Fields(b.forwarders.says)
+	to := func(network, address string) func(ctx context.Context) (net.Conn, error) {
+		return func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, network, address) }
 	}
-	ways := func(fresh bool) (direct, through way) {
-		unix := func(i int) func(context.Context, string, string) (net.Conn, error) {
-			return func(ctx context.Context, _, _ string) (net.Conn, error) {
-				return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(dir, strconv.Itoa(i), egress.SocketName))
-			}
-		}
-		return way{&http.Client{Transport: &http.Transport{DisableKeepAlives: fresh}}, server.URL + "/v1/messages"},
-			way{&http.Client{Transport: &http.Transport{DisableKeepAlives: fresh, DialContext: unix(0)}}, "http://gateway/model/anthropic/v1/messages"}
-	}
+	const path = "http://gateway/model/anthropic/v1/messages"
+	b.direct = way{"direct", b.model.says + "/v1/messages", to("tcp", strings.TrimPrefix(b.model.says, "http://"))}
+	b.socket = way{"gateway", path, to("unix", filepath.Join(dir, "0", egress.SocketName))}
+	b.sandbox = way{"forwarder and gateway", path, to("tcp", b.ports[0])}
+	b.ways = []way{b.direct, b.socket, b.sandbox}
+
 	var report strings.Builder
-	fmt.Fprintf(&report, "\n## Egress\n\nA model call of %d KB to a server on loopback, direct and through the gateway's socket, %d times each in turn;\nthe forwarder in the sandbox is not in it. Load of the machine: %s\n\n| | direct | gateway | added |\n|---|---|---|---|\n",
-		len(call("m"))/1000, calls, load())
-	row := func(name string, fresh bool, one func(w way) (time.Duration, error)) error {
-		direct, through := ways(fresh)
-		var d, g []time.Duration
-		for range calls {
-			for _, w := range []struct {
-				way
-				took *[]time.Duration
-			}{{direct, &d}, {through, &g}} {
-				took, err := one(w.way)
-				if err != nil {
-					return fmt.Errorf("%s: %w", name, err)
-				}
-				*w.took = append(*w.took, took)
-			}
+	fmt.Fprintf(&report, "\n## Egress\n\nA model call of %d KB to a server on loopback: direct, through the gateway's socket, and as from a sandbox, through forwarder\nand socket. Each is a process of its own. %d rounds of %d calls each way, in turn; of the rounds, the one in which a sandbox's calls\nhad the least added. Load of the machine: %s\n\n",
+		len(call("m"))/1000, rounds, calls, load())
+	fmt.Fprintf(&report, "| | direct | gateway | from a sandbox | **added** | goal |\n|---|---|---|---|---|---|\n")
+	for _, r := range []struct {
+		name, goal string
+		model      string
+		fresh      bool
+		bytes      int64
+	}{
+		{"new connection, p50", "≤ 0.5 ms", "m", true, -1},
+		{"kept alive, p50", "≤ 0.25 ms", "m", false, -1},
+		{"first event, new connection, p50", "≤ 1 ms", "m-hold", true, 10},
+		{"first event, kept alive, p50", "", "m-first", false, -1},
+	} {
+		best, err := b.best(call(r.model), r.fresh, r.bytes)
+		if err != nil {
+			return fmt.Errorf("%s: %w", r.name, err)
 		}
-		slices.Sort(d)
-		slices.Sort(g)
-		x, y := d[len(d)/2], g[len(g)/2]
-		fmt.Fprintf(&report, "| %s, p50 | %.2f ms | %.2f ms | %.2f ms |\n", name, ms(x), ms(y), ms(y-x))
-		return nil
+		fmt.Fprintf(&report, "| %s | %.2f ms | %.2f ms | %.2f ms | **%.2f ms** | %s |\n", r.name, ms(best[0]), ms(best[1]), ms(best[2]), ms(best[2]-best[0]), r.goal)
 	}
-	short, hold := call("m"), call("m-hold")
-	whole := func(w way) (time.Duration, error) { d, _, err := w.once(short); return d, err }
-	if err := errors.Join(row("new connection", true, whole), row("kept alive", false, whole),
-		row("first event, new connection", true, func(w way) (time.Duration, error) { return w.first(hold) })); err != nil {
-		return err
-	}
-	direct, through := ways(false)
-	var speeds []float64
-	for _, w := range []way{direct, through} {
-		best := 0.0
-		for range 5 {
-			took, n, err := w.once(call("m-long"))
-			if err != nil {
-				return err
-			}
-			best = max(best, float64(n)/1e6/took.Seconds())
-		}
-		speeds = append(speeds, best)
-	}
-	fmt.Fprintf(&report, "| an event stream of %d MiB, best of 5 | %.0f MB/s | %.0f MB/s | |\n", longBytes>>20, speeds[0], speeds[1])
-	perStream, err := memory(dir, child.Process.Pid, hold)
+	speeds, err := b.speeds()
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(&report, "\n%d open streams of %d gateways in one process: %.0f KiB of resident memory each.\nOpenSandbox's transparent proxy adds 290 ms on average, by its own benchmark.\n", streams, sandboxes, perStream)
+	fmt.Fprintf(&report, "| an event stream of %d MiB, best of 5 | %.0f MB/s | %.0f MB/s | %.0f MB/s | | ≥ 300 MB/s |\n", longBytes>>20, speeds[0], speeds[1], speeds[2])
+	cpu, err := b.cpuOfCalls(call("m"))
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(&report, "\nCPU time of a call that is kept alive: %.2f ms in the gateway, %.2f ms in the forwarder, %.2f ms in the model's server.\n", ms(cpu[0]), ms(cpu[1]), ms(cpu[2]))
+	perStream, perForward, err := b.memory(call("m-hold"))
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(&report, "\n%d streams at once from %d sandboxes, each with 50 events a second: %.0f KiB of resident memory each in the process of the gateways (goal ≤ 64), and %.0f KiB in that of the forwarders.\nOpenSandbox's transparent proxy adds 290 ms on average, by its own benchmark.\n", streams, sandboxes, perStream, perForward)
 	fmt.Print(report.String())
 	return write(out, report.String())
 }
 
-// memory returns what an open stream costs the gateways' process, in KiB.
-func memory(dir string, pid int, body []byte) (float64, error) {
-	before, err := resident(pid)
-	if err != nil {
-		return 0, err
+// best returns the p50 of each way in the best round.
+func (b *bench) best(body []byte, fresh bool, n int64) (best []time.Duration, err error) {
+	clients := make([]*http.Client, len(b.ways))
+	for i, w := range b.ways {
+		clients[i] = w.client(fresh)
+		defer clients[i].CloseIdleConnections()
 	}
-	var wg sync.WaitGroup
-	responses := make([]*http.Response, streams)
-	errs := make([]error, streams)
-	for i := range streams {
-		wg.Go(func() {
-			w := way{&http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(dir, strconv.Itoa(i%sandboxes), egress.SocketName))
-			}}}, "http://gateway/model/anthropic/v1/messages"}
-			if responses[i], errs[i] = w.post(body); errs[i] == nil {
-				_, errs[i] = bufio.NewReader(responses[i].Body).ReadString('\n')
+	for range rounds {
+		took := make([][]time.Duration, len(b.ways))
+		for range calls {
+			for i, w := range b.ways {
+				d, _, err := w.once(clients[i], body, n)
+				if err != nil {
+					return nil, err
+				}
+				took[i] = append(took[i], d)
 			}
-		})
-	}
-	wg.Wait()
-	after, err := resident(pid)
-	for _, res := range responses {
-		if res != nil {
-			_ = res.Body.Close()
+		}
+		var p50 []time.Duration
+		for _, t := range took {
+			slices.Sort(t)
+			p50 = append(p50, t[len(t)/2])
+		}
+		if best == nil || p50[2]-p50[0] < best[2]-best[0] {
+			best = p50
 		}
 	}
-	return float64(after-before) / 1024 / streams, errors.Join(append(errs, err)...)
+	return best, nil
 }
 
-func resident(pid int) (int64, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+// speeds returns the MB/s of a long stream, of each way.
+func (b *bench) speeds() (all []float64, err error) {
+	for _, w := range b.ways {
+		c, best := w.client(false), 0.0
+		for range 5 {
+			took, n, err := w.once(c, call("m-long"), -1)
+			if err != nil {
+				return nil, err
+			}
+			best = max(best, float64(n)/1e6/took.Seconds())
+		}
+		c.CloseIdleConnections()
+		all = append(all, best)
+	}
+	return all, nil
+}
+
+// cpuOfCalls returns the CPU time of a call from a sandbox in each process.
+func (b *bench) cpuOfCalls(body []byte) (all []time.Duration, err error) {
+	parts := []*process{b.gateways, b.forwarders, b.model}
+	before := make([]time.Duration, len(parts))
+	for i, p := range parts {
+		if before[i], err = p.cpu(); err != nil {
+			return nil, err
+		}
+	}
+	c := b.sandbox.client(false)
+	defer c.CloseIdleConnections()
+	for range rounds * calls {
+		if _, _, err := b.sandbox.once(c, body, -1); err != nil {
+			return nil, err
+		}
+	}
+	for i, p := range parts {
+		now, err := p.cpu()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, (now-before[i])/(rounds*calls))
+	}
+	return all, nil
+}
+
+// memory returns what an open stream costs in the processes of the gateways and
+// of the forwarders, in KiB.
+func (b *bench) memory(body []byte) (gateway, forward float64, err error) {
+	held := func() (x, y int64, err error) {
+		if x, err = b.gateways.resident(); err == nil {
+			y, err = b.forwarders.resident()
+		}
+		return x, y, err
+	}
+	gateways, forwarders, err := held()
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	var size, pages int64
-	if _, err := fmt.Sscan(string(b), &size, &pages); err != nil {
-		return 0, err
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	for i := range streams {
+		w := b.sandbox
+		w.dial = func(ctx context.Context) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", b.ports[i%sandboxes])
+		}
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.url, bytes.NewReader(body))
+		if err != nil {
+			return 0, 0, err
+		}
+		res, err := w.client(true).Do(req)
+		if err != nil {
+			return 0, 0, err
+		}
+		wg.Go(func() {
+			_, _ = io.Copy(io.Discard, res.Body) // until it is cancelled
+			_ = res.Body.Close()
+		})
 	}
-	return pages * int64(os.Getpagesize()), nil
+	time.Sleep(heldFor)
+	x, y, err := held()
+	each := func(n int64) float64 { return float64(n) / 1024 / streams }
+	return each(x - gateways), each(y - forwarders), err
 }
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -1,4 +1,7 @@
-package main
+// Package forwarder is the sandbox's side of the way out: it passes connections
+// to a port of loopback, where programs expect a proxy, on to the Unix socket of
+// the egress gateway. The shim runs it, so it needs the standard library alone.
+package forwarder
 
 import (
 	"context"
@@ -13,15 +16,15 @@ import (
 // in the listener's backlog.
 const maxForwarded = 256
 
-// listenLoopback listens on the loopback port that programs in the sandbox
+// Listen listens on the loopback port that programs in the sandbox
 // know the gateway by.
-func listenLoopback(port int) (net.Listener, error) {
+func Listen(port int) (net.Listener, error) {
 	return net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 }
 
-// forward passes connections to l on to the Unix socket until ctx ends, and
+// Run passes connections to l on to the Unix socket until ctx ends, and
 // returns when none is left.
-func forward(ctx context.Context, l net.Listener, socket string) {
+func Run(ctx context.Context, l net.Listener, socket string) {
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
 	var conns sync.WaitGroup
