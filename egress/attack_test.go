@@ -347,8 +347,8 @@ func TestAttackSNI(t *testing.T) {
 func TestAttackSlowTunnel(t *testing.T) {
 	t.Parallel()
 	slowHello, slowHeader := defaultLimits, defaultLimits
-	slowHello.forward.hello = 200 * time.Millisecond
-	slowHeader.headerTime = 200 * time.Millisecond
+	slowHello.forward.hello = time.Second
+	slowHeader.headerTime = time.Second // long enough for an honest CONNECT on a busy machine
 	trickling := func(t *testing.T, g *Gateway, begin string) net.Conn {
 		c := tunnelTo(t, g, "registry.example:443")
 		go dribble(c, begin)
