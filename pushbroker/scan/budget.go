@@ -2,8 +2,10 @@ package scan
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"io"
+	"slices"
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/therootcompany/xz"
@@ -20,7 +22,9 @@ type budget struct {
 	// opaque is the kind of what could not be opened; empty: nothing.
 	opaque string
 
+	seen map[unpacked]bool
 	xz   *xz.Reader // nil before the first stream
+	zlib io.ReadCloser
 	zstd *zstd.Decoder
 }
 
@@ -57,17 +61,39 @@ func (b *budget) exceed(why string) {
 	}
 }
 
+// first reports whether content was not unpacked before at this depth.
+func (b *budget) first(content []byte, depth int) bool {
+	key := unpacked{sha256.Sum256(content), depth}
+	if b.seen[key] {
+		return false
+	}
+	if b.seen == nil {
+		b.seen = map[unpacked]bool{}
+	}
+	b.seen[key] = true
+	return true
+}
+
+// unpacked names what was unpacked.
+type unpacked struct {
+	digest [sha256.Size]byte
+	depth  int
+}
+
 // read reads a compressed stream to its end, to where it is damaged, or until
 // the budget is spent.
 func (b *budget) read(r io.Reader) ([]byte, error) {
 	var out []byte
-	chunk := make([]byte, 32<<10)
+	const chunk = 32 << 10
 	for {
-		n, err := r.Read(chunk)
+		if cap(out)-len(out) < chunk {
+			out = slices.Grow(out, max(chunk, len(out)))
+		}
+		n, err := r.Read(out[len(out) : len(out)+chunk])
 		if !b.take(n) {
 			return out, errSpent
 		}
-		out = append(out, chunk[:n]...)
+		out = out[:len(out)+n]
 		switch {
 		case err == io.EOF:
 			return out, nil

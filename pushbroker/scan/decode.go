@@ -2,6 +2,7 @@ package scan
 
 import (
 	"bytes"
+	"encoding/binary"
 	"sort"
 	"sync"
 )
@@ -14,6 +15,9 @@ type view struct {
 	pieces []piece // where text comes from, in order; nil: all of it from whole
 	whole  span    // in parent
 	how    string  // "base64", …, for messages; empty for the item itself
+	// disguised are the places of what the engine recognized in text, and is to
+	// be derived.
+	disguised []disguised
 }
 
 type span struct{ from, to int }
@@ -69,6 +73,9 @@ type rewriter struct {
 	child   view
 	budget  *budget
 	scratch []byte // for the next decoded stretch; add copies it
+	buf     []byte // for the lines of a wrapped run
+	lists   [bases]list
+	done    [kinds]int // where in the parent's text each reader goes on
 }
 
 // add appends decoded, found at raw in the parent.
@@ -110,11 +117,8 @@ func derive(v *view, b *budget) []*view {
 		return unpack(v, b)
 	}
 	w := &rewriter{parent: v, budget: b, child: view{text: (*texts.Get().(*[]byte))[:0], depth: v.depth + 1, parent: v}}
-	decodeRuns(w)
-	decodeEscapes(w)
-	joinLiterals(w)
-	dropInvisible(w)
-	narrow(w)
+	w.undisguise()
+	w.read()
 	children := unpack(v, b)
 	for i := range w.child.pieces {
 		p := &w.child.pieces[i]
@@ -171,62 +175,238 @@ var fourBits = func() (t [256]byte) {
 	return t
 }()
 
-// decodeRuns finds stretches of base64 or hexadecimal letters, over line ends
-// where the whole line is one, and decodes them at every alignment.
-func decodeRuns(w *rewriter) {
+// kind is what a byte may begin or end.
+type kind byte
+
+const (
+	letter kind = iota // of base64, also of hexadecimal and base32
+	mark               // of the letters of base64, one between two tokens of a list as well
+	plain
+	blank // ends a word
+	escape
+	equals // an escape of quoted-printable
+	quote
+	guised // of a character of UTF-8 that is invisible, or a letter in another guise
+	zero   // of UTF-16 or UTF-32
+	number // of no byte: a list begins with letters or a quote
+	kinds
+)
+
+var kindOf = func() (t [256]kind) {
+	for i := range t {
+		switch c := byte(i); {
+		case alphanumeric[c]:
+			t[c] = letter
+		case sixBits[c] != 0xff:
+			t[c] = mark
+		case c == 0:
+			t[c] = zero
+		case isSpace(c):
+			t[c] = blank
+		case escapeByte[c]:
+			t[c] = escape
+		case quoteMark[c]:
+			t[c] = quote
+		case c == '=':
+			t[c] = equals
+		case guiseByte[c]:
+			t[c] = guised
+		default:
+			t[c] = plain
+		}
+	}
+	return t
+}()
+
+// read passes over the text once, and calls a reader where something encoded
+// may begin. A reader returns where its next call is worth while.
+func (w *rewriter) read() {
 	text := w.parent.text
-	var buf []byte
+	word, marks := 0, 0 // where the word began, and what of it is no letter
 	for i := 0; i < len(text); {
-		if sixBits[text[i]] == 0xff {
-			i++
+		k := kindOf[text[i]]
+		if k <= mark {
+			from, marked := i, letter
+			for _, c := range text[from:] {
+				if k = kindOf[c]; k > mark {
+					break
+				}
+				marked |= k
+				i++
+			}
+			if i-from >= minWrapped && from >= w.done[letter] {
+				w.done[letter] = w.run(from, i)
+			}
+			for at := from; at < i; at++ {
+				if c := text[at]; c <= '9' || i-at == 2 || marked == mark {
+					w.listAt(at)
+				}
+				if marked != mark {
+					break
+				}
+				for at < i && kindOf[text[at]] == letter {
+					at++
+				}
+			}
 			continue
 		}
-		from := i
-		for i < len(text) && sixBits[text[i]] != 0xff {
-			i++
-		}
-		if i-from < minWrapped {
-			continue
-		}
-		run := text[from:i]
-		if i < len(text) && wrapByte[text[i]] {
-			if joined, to := wrapped(text, from, i, buf); to > i {
-				run, i, buf = joined, to, joined
+		switch {
+		case k == plain:
+		case k == blank || k == zero:
+			if i-word >= minWord && marks*maxLetters >= i-word {
+				w.base85(word, i)
+			}
+			word, marks = i+1, -1
+			if k == zero {
+				if i >= w.done[zero] {
+					w.done[zero] = w.narrow(i)
+				}
+				i += zeros(text[i+1:])
+				word = i + 1
+			}
+		case i < w.done[k]:
+		case k == escape:
+			if escaped(text[i:]) || splitsLine(text, i) {
+				w.done[k] = w.stretch(i, k, unescapeAll, "escapes")
+			}
+		case k == equals:
+			if quotedPrintable(text, i) {
+				w.done[k] = w.stretch(i, k, unquoteAll, "quoted-printable")
+			}
+		case k == quote:
+			w.done[k] = w.joinLiterals(i)
+			w.listAt(i)
+		case k == guised:
+			if _, n := guise(text[i:]); n > 0 {
+				w.done[k] = w.dropGuises(i)
 			}
 		}
-		if len(run) < minRun {
-			continue
+		i, marks = i+1, marks+1
+	}
+	if len(text)-word >= minWord {
+		w.base85(word, len(text))
+	}
+}
+
+// listAt reads a list of bytes if one begins at at.
+func (w *rewriter) listAt(at int) {
+	if at >= w.done[number] && beginsList(w.parent.text[at:]) {
+		w.done[number] = w.list(at)
+	}
+}
+
+// zeros returns how many of the zeros at the start of b need no look: all but the
+// three that may stand before a letter of UTF-32.
+func zeros(b []byte) (n int) {
+	for len(b) >= n+8 && binary.LittleEndian.Uint64(b[n:]) == 0 {
+		n += 8
+	}
+	return max(n-3, 0)
+}
+
+// run decodes a stretch of letters of base64, over line ends where the whole
+// line is one, at every alignment, and what of it is hexadecimal, base32 or
+// binary. It returns where the stretch ends.
+func (w *rewriter) run(from, to int) (end int) {
+	text := w.parent.text
+	run, end := text[from:to], to
+	if to < len(text) && wrapByte[text[to]] {
+		if joined, after := wrapped(text, from, to, w.buf); after > to {
+			run, end, w.buf = joined, after, joined
 		}
-		for n := 0; n < 2 && i < len(text) && text[i] == '='; n++ {
-			i++ // padding, which would hide from an expression that a value ends here
+	}
+	if len(run) < minRun || oneLetter(run) {
+		return end
+	}
+	for n := 0; n < 6 && end < len(text) && text[end] == '='; n++ {
+		end++ // padding, which would hide from an expression that a value ends here
+	}
+	raw := span{from, end}
+	w.digits(run, raw)
+	for off := range 4 {
+		if plausible(run[off:]) {
+			w.scratch = unbase64(w.scratch[:0], run[off:])
+			w.keep(raw, w.scratch, "base64")
 		}
-		raw := span{from, i}
-		decodeHex(w, run, raw)
-		for off := range 4 {
-			if plausible(run[off:]) {
-				w.scratch = unbase64(w.scratch[:0], run[off:])
-				w.keep(raw, w.scratch, "base64")
+	}
+	return end
+}
+
+// oneLetter reports whether a long run repeats one letter, as what is compressed
+// does that was zeros.
+func oneLetter(run []byte) bool {
+	const lead = 8
+	return len(run) >= 256 && bytes.Count(run[lead:], run[lead:lead+1]) == len(run)-lead
+}
+
+// numeral is a way to write bytes with 2, 16 or 32 digits.
+type numeral struct {
+	name string
+	bits int // of a digit
+	// shifts are the digits at which a byte may begin, least those of
+	// minPrintable bytes.
+	shifts, least int
+	value         *[256]byte // of each digit; 0xff: none
+}
+
+var numerals = []numeral{
+	{"hexadecimal", 4, 2, 2 * minPrintable, &fourBits},
+	{"base32", 5, 8, 8*minPrintable/5 + 1, digitsOf("ABCDEFGHIJKLMNOPQRSTUVWXYZ234567")},
+	{"base32", 5, 8, 8*minPrintable/5 + 1, digitsOf("abcdefghijklmnopqrstuvwxyz234567")},
+	{"base32", 5, 8, 8*minPrintable/5 + 1, digitsOf("0123456789ABCDEFGHIJKLMNOPQRSTUV")},
+	{"base32", 5, 8, 8*minPrintable/5 + 1, digitsOf("0123456789abcdefghijklmnopqrstuv")},
+	{"binary", 1, 8, 8 * minPrintable, digitsOf("01")},
+}
+
+func digitsOf(alphabet string) *[256]byte {
+	t := &[256]byte{}
+	for i := range t {
+		t[i] = 0xff
+	}
+	for i, c := range []byte(alphabet) {
+		t[c] = byte(i)
+	}
+	return t
+}
+
+// digits decodes the stretches of a run that are digits alone. They may stand
+// behind letters that only base64 has, as in a path.
+func (w *rewriter) digits(run []byte, raw span) {
+	for n := range numerals {
+		num := &numerals[n]
+		for i := 0; i+num.least <= len(run); {
+			if num.value[run[i+num.least-1]] == 0xff {
+				i += num.least
+				continue
+			}
+			from := i
+			for i < len(run) && num.value[run[i]] != 0xff {
+				i++
+			}
+			if i-from < num.least || num.bits == 5 && hexadecimal(run[from:i]) {
+				i++
+				continue
+			}
+			for shift := range num.shifts {
+				w.scratch = num.decode(w.scratch[:0], run[from+shift:i])
+				w.keep(raw, w.scratch, num.name)
 			}
 		}
 	}
 }
 
-// decodeHex decodes the hexadecimal stretches of a run, which may stand behind
-// letters that only base64 has, as in a path.
-func decodeHex(w *rewriter, run []byte, raw span) {
-	for i := 0; i < len(run); i++ {
-		from := i
-		for i < len(run) && fourBits[run[i]] != 0xff {
-			i++
-		}
-		if i-from < 2*minPrintable {
-			continue
-		}
-		for off := range 2 {
-			w.scratch = unhex(w.scratch[:0], run[from+off:i])
-			w.keep(raw, w.scratch, "hexadecimal")
+// decode appends the bytes that digits write.
+func (n *numeral) decode(out, digits []byte) []byte {
+	value, bits := 0, 0
+	for _, c := range digits {
+		value = value<<n.bits | int(n.value[c])
+		if bits += n.bits; bits >= 8 {
+			bits -= 8
+			out = append(out, byte(value>>bits))
+			value &= 1<<bits - 1
 		}
 	}
+	return out
 }
 
 // keep adds decoded bytes that hold something to look at.
@@ -295,7 +475,7 @@ func plausible(run []byte) bool {
 // packedBegin reports whether the magic bytes of an archive begin with b.
 func packedBegin(b [3]byte) bool {
 	for i := range unpackers {
-		if unpackers[i].magic[:3] == string(b[:]) {
+		if magic := unpackers[i].magic; magic[:min(len(magic), 3)] == string(b[:min(len(magic), 3)]) {
 			return true
 		}
 	}
@@ -307,7 +487,7 @@ func decode4(s []byte) [3]byte {
 	return [3]byte{a<<2 | b>>4, b<<4 | c>>2, c<<6 | d}
 }
 
-// unbase64 appends what run decodes to; unhex does the same.
+// unbase64 appends what run decodes to.
 func unbase64(out, run []byte) []byte {
 	for len(run) >= 4 {
 		b := decode4(run)
@@ -330,13 +510,6 @@ func hexadecimal(run []byte) bool {
 		}
 	}
 	return true
-}
-
-func unhex(out, run []byte) []byte {
-	for i := 0; i+1 < len(run); i += 2 {
-		out = append(out, fourBits[run[i]]<<4|fourBits[run[i+1]])
-	}
-	return out
 }
 
 // minWrapped is the shortest line of wrapped base64 but for the last.

@@ -224,6 +224,11 @@ func hostile() map[string]string {
 		"zero width": "a\u200b", "utf16": "a\x00", "zeros": "\x00", "gzip magic": "\x1f\x8b\x08", "zip magic": "PK\x03\x04",
 		"xz magic": "\xfd7zXZ\x00", "xz": corpus.XZ("a"), "zstd": corpus.Zstd("a"), "gzip": corpus.Gzip("a"),
 		"base64 lines": strings.Repeat("QUJD", 19) + "\n", "base64 letters": "Z2hw", "short lines": "QUJDRUZH\n", "hex letters": "67",
+		"decimals": "65,", "hex list": "41 ", "chars": "'A',", "dump": "00000010: 4142 4344 4142 4344 4142 4344 4142 4344  ABCDABCDABCDABCD\n",
+		"quoted-printable": "=41=42", "soft breaks": "ab=\n", "continued lines": "ab\\\n", "base85": "87cURD]i,\"Ebo80", "base85 words": "87cURD]i,\"Ebo80AKYi4AKYi4 ",
+		"base32 letters": "MFRGGZDF", "binary digits": "01000001", "utf32": "a\x00\x00\x00", "full width": "\uff41", "entities": "&lowbar;",
+		"zlib magic": "x\x9c", "zlib": corpus.Zlib("a"), "reversed": "0123456789012345678901234567890123456789_phg", "reversed keys": "-----YEK ETAVIRP NIGEB-----",
+		"rot13": "tuc_0123456789012345678901234567890123456789", "split": "ghp_\n# ", "split values": "ghp_0123456789a\n",
 		"kind secret": "kind: secret data: ", "nothing": "x ", "newlines": "\n",
 	}
 }

@@ -22,6 +22,7 @@ const heldRule = -1
 // anchorRef says whose literal an id of the engine's index is.
 type anchorRef struct {
 	rule, anchor int
+	disguise     disguise // in which the literal is; 0: in none
 	held         *heldForm
 }
 
@@ -42,6 +43,11 @@ func newEngine(held *Held) *engine {
 	for i := range ruleTable {
 		for j, a := range ruleTable[i].anchors {
 			add(literal{a.lit, a.fold}, anchorRef{rule: i, anchor: j})
+			for _, d := range disguises {
+				if ruleTable[i].disguisable(&a) {
+					add(literal{d.of(a.lit), a.fold}, anchorRef{rule: i, anchor: j, disguise: d})
+				}
+			}
 		}
 		for _, g := range ruleTable[i].gate {
 			add(literal{g, true}, anchorRef{rule: i, anchor: -1})
@@ -57,14 +63,15 @@ func newEngine(held *Held) *engine {
 
 // pass is the state of one search through one text.
 type pass struct {
-	text    []byte
-	path    string
-	hits    []hit
-	windows [len(ruleTable)]window
-	touched []int // rules with a window
-	spaces  runs
-	lines   runs
-	option  window // text[option.from:] has its next option of curl at option.to
+	text      []byte
+	path      string
+	hits      []hit
+	windows   [len(ruleTable)]window
+	touched   []int // rules with a window
+	spaces    runs
+	lines     runs
+	disguised []disguised
+	option    window // text[option.from:] has its next option of curl at option.to
 }
 
 // window is where a rule's expression has yet to run; to == 0: nowhere.
@@ -72,22 +79,24 @@ type window struct{ from, to int }
 
 var passes = sync.Pool{New: func() any { return &pass{} }}
 
-// find returns the hits in text, in no order. path is the item's path, for the
-// few rules that have a condition on it.
-func (e *engine) find(b *budget, text []byte, path string) ([]hit, error) {
+// find returns the hits in v's text, in no order, and notes in v what stands there
+// in disguise. path is the item's path, for the few rules that have a condition
+// on it.
+func (e *engine) find(b *budget, v *view, path string) ([]hit, error) {
 	p := passes.Get().(*pass)
 	defer func() {
 		for _, r := range p.touched {
 			p.windows[r] = window{}
 		}
-		p.text, p.path, p.hits, p.touched = nil, "", nil, p.touched[:0]
+		v.disguised = p.disguised
+		p.text, p.path, p.hits, p.disguised, p.touched = nil, "", nil, nil, p.touched[:0]
 		p.spaces.n, p.lines.n, p.option = 0, 0, window{}
 		passes.Put(p)
 	}()
-	p.text, p.path = text, path
+	p.text, p.path = v.text, path
 
 	var err error
-	e.index.find(text, func(id, start int) bool {
+	e.index.find(v.text, func(id, start int) bool {
 		err = e.strike(b, p, id, start)
 		return err == nil
 	})
@@ -113,6 +122,10 @@ func (e *engine) strike(b *budget, p *pass, id, start int) error {
 		p.hits = append(p.hits, hit{rule: heldRule, held: ref.held.owner, match: start, start: start, end: end, level: policy.Block})
 		return nil
 	}
+	if ref.disguise != 0 {
+		p.strikeDisguised(ref, start, end)
+		return nil
+	}
 	r := &ruleTable[ref.rule]
 	w := &p.windows[ref.rule]
 	from, to := 0, len(p.text)
@@ -125,7 +138,13 @@ func (e *engine) strike(b *budget, p *pass, id, start int) error {
 				return nil
 			}
 		}
-		if a.tailMin > 0 && !tailFollows(rest, a) || r.verify == "userinfo" && !userinfoFollows(rest) {
+		if a.tailMin > 0 && !a.tailFollows(rest) {
+			if r.certain {
+				p.strikeSplit(a, start, end)
+			}
+			return nil
+		}
+		if r.verify == "userinfo" && !userinfoFollows(rest) {
 			return nil
 		}
 		switch {
@@ -158,17 +177,21 @@ func (e *engine) strike(b *budget, p *pass, id, start int) error {
 }
 
 // tailFollows reports whether the bytes after an anchor are those that must be.
-func tailFollows(rest []byte, a *anchor) bool {
+func (a *anchor) tailFollows(rest []byte) bool {
 	if len(rest) < a.tailMin {
 		return false
 	}
-	class := &tailClasses[a.tail-1]
 	for _, c := range rest[:a.tailMin] {
-		if c >= 128 || class[c>>6]&(1<<(c&63)) == 0 {
+		if !a.tailHas(c) {
 			return false
 		}
 	}
 	return true
+}
+
+// tailHas reports whether c may be among the bytes that must follow an anchor.
+func (a *anchor) tailHas(c byte) bool {
+	return c < 128 && tailClasses[a.tail-1][c>>6]&(1<<(c&63)) != 0
 }
 
 // nameByte are the bytes between a name and its operator, valueByte those that

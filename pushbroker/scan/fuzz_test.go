@@ -64,7 +64,7 @@ func FuzzWindows(f *testing.F) {
 
 func checkWindows(t *testing.T, e *engine, data []byte) {
 	t.Helper()
-	hits, err := e.find(&budget{ctx: context.Background(), work: 1 << 40}, data, "a.yaml")
+	hits, err := e.find(&budget{ctx: context.Background(), work: 1 << 40}, &view{text: data}, "a.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/hmac"
 	"crypto/sha256"
+	"encoding/base32"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
@@ -52,10 +53,11 @@ type heldForm struct {
 const HeldRule = "held-value"
 
 // NewHeld makes the set of values by name. Each is found as it is, in base64
-// (of any alignment, both alphabets), in hexadecimal, percent-encoded, in
-// UTF-16, escaped for JSON, reversed, and split in any way that leaves eight of
-// its first 64 bytes together; the scanner's decoding finds it in more. key, at least 16 bytes,
-// makes the digest; the same values and key give the same digest.
+// and base32 (of any alignment, in both alphabets), in hexadecimal,
+// percent-encoded, in UTF-16 and UTF-32, escaped for JSON, reversed, in rot13,
+// and split in any way that leaves eight of its first 64 bytes together; the
+// scanner's decoding finds it in more. key, at least 16 bytes, makes the digest;
+// the same values and key give the same digest.
 //
 // A value of less than 8 or more than 64 KiB bytes is an error that names it,
 // as is an empty name.
@@ -154,13 +156,15 @@ func heldForms(v string) []literal {
 		folded(percent.String())
 		exact(url.QueryEscape(p))
 		exact(url.PathEscape(p))
-		var little, big strings.Builder // UTF-16
-		for _, c := range []byte(p) {
-			little.Write([]byte{c, 0})
-			big.Write([]byte{0, c})
+		for _, zeros := range []string{"\x00", "\x00\x00\x00"} { // UTF-16, UTF-32
+			exact(strings.Join(strings.Split(p, ""), zeros) + zeros)
+			exact(zeros + strings.Join(strings.Split(p, ""), zeros))
 		}
-		exact(little.String())
-		exact(big.String())
+		for shift := range 5 {
+			folded(base32At(base32.StdEncoding, []byte(p), shift))
+			folded(base32At(base32.HexEncoding, []byte(p), shift))
+		}
+		exact(rotated.of(p))
 		reversed := []byte(p)
 		slices.Reverse(reversed)
 		exact(string(reversed))
@@ -223,6 +227,13 @@ func seamByte(text []byte, i int) bool {
 		return i > 0 && text[i-1] == '\\'
 	}
 	return (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z')
+}
+
+// base32At returns those letters of base32 that v alone decides when it stands
+// shift bytes (0 to 4) behind a group's begin.
+func base32At(encoding *base32.Encoding, v []byte, shift int) string {
+	padded := append(bytes.Repeat([]byte{0}, shift), v...)
+	return encoding.WithPadding(base32.NoPadding).EncodeToString(padded)[(8*shift+4)/5 : 8*len(padded)/5]
 }
 
 // base64At returns those letters of base64 that v alone decides when it stands

@@ -43,7 +43,7 @@ const (
 	// maxFindings of one item are told; the rest would tell nothing new.
 	maxFindings = 200
 	// version counts changes of the engine that change what is found.
-	version = 4
+	version = 5
 )
 
 // Options of a Scanner.
@@ -173,7 +173,7 @@ func (s *Scanner) search(ctx context.Context, data []byte, path string) (all []f
 		v := views[len(views)-1]
 		views = views[:len(views)-1]
 		b.opaque = cmp.Or(b.opaque, closedKind(v.text))
-		hits, err := s.engine.find(b, v.text, path)
+		hits, err := s.engine.find(b, v, path)
 		if err != nil && !errors.Is(err, errSpent) {
 			return nil, unsearched{}, err
 		}

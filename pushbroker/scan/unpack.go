@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/flate"
 	"compress/gzip"
+	"compress/zlib"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -20,16 +21,33 @@ import (
 type unpacker struct {
 	name  string
 	magic string // with which such bytes begin
+	rare  int    // which byte of magic is rarest in text
 	// open returns a reader of what data, which begins with magic, holds; in
 	// reads data, and is behind the stream when that is read to its end. errOpaque says that data is of this kind and cannot be opened.
 	open func(b *budget, data []byte, in *bytes.Reader) (io.Reader, error)
 }
 
 var unpackers = []unpacker{
-	{"gzip", "\x1f\x8b\x08", openGzip},
-	{"zip", "PK\x03\x04", openZipMember},
-	{"xz", "\xfd7zXZ\x00", openXZ},
-	{"zstd", "\x28\xb5\x2f\xfd", openZstd},
+	{"gzip", "\x1f\x8b\x08", 0, openGzip},
+	{"zip", "PK\x03\x04", 2, openZipMember},
+	{"xz", "\xfd7zXZ\x00", 0, openXZ},
+	{"zstd", "\x28\xb5\x2f\xfd", 3, openZstd},
+	{"zlib", "x\x01", 1, openZlib}, {"zlib", "x^", 1, openZlib}, {"zlib", "x\x9c", 1, openZlib}, {"zlib", "x\xda", 1, openZlib},
+}
+
+// next returns where the next magic bytes in b are, or -1.
+func (u *unpacker) next(b []byte) int {
+	for at := u.rare; at < len(b); at++ {
+		i := bytes.IndexByte(b[at:], u.magic[u.rare])
+		if i < 0 {
+			return -1
+		}
+		at += i
+		if b[at-u.rare] == u.magic[0] && bytes.HasPrefix(b[at-u.rare:], []byte(u.magic)) {
+			return at - u.rare
+		}
+	}
+	return -1
 }
 
 // closed are the first bytes of what compresses and is not opened here. A file,
@@ -62,15 +80,25 @@ var errOpaque = errors.New("cannot be opened")
 // xz -9 (64 MiB) and of zstd -19 (8 MiB) pass, those of zstd --ultra --long do not.
 const maxWindow = 64 << 20
 
+// minPacked is how many bytes a stream of a kind has at least.
+const minPacked = 16
+
 // packed reports whether data holds the magic bytes of a kind.
 func packed(data []byte) bool {
+	if len(data) < minPacked {
+		return false
+	}
 	for i := range unpackers {
-		if bytes.Contains(data, []byte(unpackers[i].magic)) {
+		if unpackers[i].next(data) >= 0 {
 			return true
 		}
 	}
 	return false
 }
+
+// maxQuine is the longest content that is compared with what was unpacked before:
+// there are archives that hold themselves. The budget ends longer ones.
+const maxQuine = 64 << 10
 
 // openCost is what one attempt to open takes from the budget of bytes; most
 // fail at once, and hostile bytes may hold a magic every three bytes.
@@ -85,7 +113,7 @@ func unpack(v *view, b *budget) []*view {
 	for i := range unpackers {
 		u := &unpackers[i]
 		for at := 0; ; {
-			next := bytes.Index(v.text[at:], []byte(u.magic))
+			next := u.next(v.text[at:])
 			if next < 0 {
 				break
 			}
@@ -93,11 +121,11 @@ func unpack(v *view, b *budget) []*view {
 			if !b.take(openCost) {
 				return children
 			}
-			content, used, opaque := u.unpack(v.text[at:], b)
+			content, used, opaque := u.unpack(v.text, at, b)
 			if opaque && v.depth == 0 { // elsewhere chance bytes look so
 				b.opaque = u.name
 			}
-			if len(content) > 0 {
+			if len(content) > 0 && (len(content) > maxQuine || b.first(content, v.depth)) {
 				children = append(children, &view{text: content, depth: v.depth, parent: v, whole: span{at, at}, how: u.name})
 			}
 			if b.spent != "" {
@@ -109,13 +137,17 @@ func unpack(v *view, b *budget) []*view {
 	return children
 }
 
-// unpack returns what data holds, and after how many bytes to look for more:
-// behind the stream if it is sound, else after its first byte. What is damaged
-// counts up to where the damage is.
-func (u *unpacker) unpack(data []byte, b *budget) (content []byte, used int, opaque bool) {
+// unpack returns what the stream at text[at] holds, and after how many bytes to
+// look for more: behind the stream if it is sound, else after its first byte.
+// What is damaged counts up to where the damage is.
+func (u *unpacker) unpack(text []byte, at int, b *budget) (content []byte, used int, opaque bool) {
+	data := text[at:]
 	in := bytes.NewReader(data)
 	r, err := u.open(b, data, in)
 	if err == nil {
+		if bytes.HasSuffix(text[:at], []byte("IDAT")) {
+			r = io.LimitReader(r, maxPixels)
+		}
 		content, err = b.read(r)
 	}
 	if err == nil {
@@ -125,6 +157,21 @@ func (u *unpacker) unpack(data []byte, b *budget) (content []byte, used int, opa
 		opaque = opaque || errors.Is(err, known)
 	}
 	return content, 1, opaque
+}
+
+// maxPixels caps what is read of the pixels of a PNG image, of which there may
+// be more than the budget allows.
+const maxPixels = 256 << 10
+
+// openZlib opens what zlib compresses: streams of Python and git, of PDF, and
+// of PNG, of whose pixels the first are searched.
+func openZlib(b *budget, _ []byte, in *bytes.Reader) (io.Reader, error) {
+	if b.zlib == nil {
+		var err error
+		b.zlib, err = zlib.NewReader(in)
+		return b.zlib, err
+	}
+	return b.zlib, b.zlib.(zlib.Resetter).Reset(in, nil)
 }
 
 func openGzip(_ *budget, _ []byte, in *bytes.Reader) (io.Reader, error) {

@@ -206,7 +206,7 @@ func verifyGeneric(text []byte, h *hit) bool {
 	if n.upper+n.lower < 2 || identifier(b) || ascending(b) || n.digit < 2 && words(b) && changes(b, -1)*20 < len(b)*9 {
 		return false
 	}
-	if sibling(text, h) || moduleSum(text, h) {
+	if sibling(text, h) || moduleSum(text, h) || verifierKey(b) {
 		return false
 	}
 	return !hexadecimal(b) || !hexData(text, h)
@@ -229,7 +229,7 @@ func words(b []byte) bool {
 			usual += int(usualPairs[first] >> second & 1)
 		}
 	}
-	return 6*usual >= 5*pairs
+	return pairs > 0 && 6*usual >= 5*pairs
 }
 
 // usualPairs are the pairs of letters that make up 93 % of those in the 22,272
@@ -250,8 +250,16 @@ func sibling(text []byte, h *hit) bool {
 // moduleSum reports whether a value is the checksum of a line of go.sum.
 func moduleSum(text []byte, h *hit) bool {
 	before := text[max(h.start-200, 0):h.start]
-	return h.end-h.start == 44 && text[h.end-1] == '=' && bytes.HasSuffix(before, []byte(" h1:")) &&
+	return len(bytes.TrimSuffix(text[h.start:h.end], []byte("="))) == 43 && bytes.HasSuffix(before, []byte(" h1:")) &&
 		bytes.Contains(before[bytes.LastIndexByte(before, '\n')+1:], []byte(" v"))
+}
+
+// verifierKey reports whether b is a public key of signed notes, as Go's checksum
+// database has it: name, hash and key, with plus signs between.
+func verifierKey(b []byte) bool {
+	name, rest, _ := bytes.Cut(b, []byte("+"))
+	hash, key, ok := bytes.Cut(rest, []byte("+A"))
+	return ok && string(name) != "PRIVATE" && len(hash) == 8 && hexadecimal(hash) && len(key) == 43
 }
 
 // changes counts where b changes from one kind of letter (lower case, upper

@@ -5,10 +5,15 @@ import (
 	"archive/zip"
 	"bytes"
 	"compress/gzip"
+	"compress/zlib"
+	"encoding/ascii85"
+	"encoding/base32"
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"mime/quotedprintable"
 	"os/exec"
 	"strings"
 	"unicode/utf16"
@@ -105,6 +110,48 @@ var Encodings = []Encoding{
 	{"zero width", "invisible characters", func(s string) string { return strings.Join(strings.Split(s, ""), "\u200b") }},
 	{"soft hyphen", "invisible characters", func(s string) string { return s[:6] + "\u00ad" + s[6:] }},
 	{"word joiner", "invisible characters", func(s string) string { return s[:9] + "\u2060\ufeff" + s[9:] }},
+	{"full width", "invisible characters", fullWidth},
+	{"bold", "invisible characters", bold},
+	{"base32", "base32", func(s string) string { return base32.StdEncoding.EncodeToString([]byte(s)) }},
+	{"base32 lower case", "base32", func(s string) string { return strings.ToLower(base32.StdEncoding.EncodeToString([]byte(s))) }},
+	{"base32 hex", "base32", func(s string) string { return base32.HexEncoding.EncodeToString([]byte("a text: " + s)) }},
+	{"base32 at 24", "base32", func(s string) string { return Wrap(base32.StdEncoding.EncodeToString([]byte(s)), 24, "\n") }},
+	{"ascii85", "base85", func(s string) string { return "<~" + ASCII85(s) + "~>" }},
+	{"ascii85 bare", "base85", ASCII85},
+	{"base85 of git", "base85", func(s string) string {
+		return base85(s, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~")
+	}},
+	{"z85", "base85", func(s string) string {
+		return base85(s, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#")
+	}},
+	{"hex, colons", "lists of bytes", func(s string) string { return Bytes(s, "%02x", ":") }},
+	{"hex, blanks", "lists of bytes", func(s string) string { return Bytes(s, "%02X", " ") }},
+	{"hex, dashes", "lists of bytes", func(s string) string { return Bytes(s, "%02x", "-") }},
+	{"c array", "lists of bytes", func(s string) string { return "{" + Bytes(s, "0x%02x", ", ") + "}" }},
+	{"c array of lines", "lists of bytes", func(s string) string { return "{\n\t" + Wrap(Bytes(s, "0x%02X", ","), 60, "\n\t") + "\n}" }},
+	{"c array mixed", "lists of bytes", mixed},
+	{"decimals", "lists of bytes", func(s string) string { return "[" + Bytes(s, "%d", ", ") + "]" }},
+	{"letters", "lists of bytes", letters},
+	{"chr()", "lists of bytes", func(s string) string { return Bytes(s, "chr(%d)", ".") }},
+	{"binary digits", "lists of bytes", func(s string) string { return Bytes(s, "%08b", " ") }},
+	{"binary run", "lists of bytes", func(s string) string { return Bytes(s, "%08b", "") }},
+	{"hexdump", "dumps", func(s string) string { return hex.Dump([]byte(s)) }},
+	{"xxd", "dumps", func(s string) string { return dump(s, "%08x: ", false) }},
+	{"od", "dumps", func(s string) string { return dump(s, "%07o ", true) }},
+	{"utf32 le", "UTF-32", func(s string) string { return "\xff\xfe\x00\x00" + UTF32(s, binary.LittleEndian) }},
+	{"utf32 be", "UTF-32", func(s string) string { return UTF32(s, binary.BigEndian) }},
+	{"quoted-printable", "quoted-printable", func(s string) string { return Quoted(strings.Repeat("text ", 11) + s) }},
+	{"quoted-printable, every byte", "quoted-printable", func(s string) string { return Wrap(Each(s, "=%02X"), 75, "=\n") }},
+	{"quoted-printable, split", "quoted-printable", func(s string) string { return s[:7] + "=\r\n" + s[7:] }},
+	{"percent twice", "percent", func(s string) string { return Each(s, "%%25%02x") }},
+	{"html by name", "escapes", func(s string) string {
+		return strings.NewReplacer("_", "&lowbar;", "-", "&#45;", ":", "&colon;", "/", "&sol;", "=", "&equals;", "\"", "&quot;", "&", "&amp;").Replace(s)
+	}},
+	{"backslash at a line's end", "split over lines", func(s string) string { return s[:7] + "\\\n" + s[7:] }},
+	{"zlib", "zlib", Zlib},
+	{"base64 of zlib", "chains", func(s string) string { return Base64(Zlib(s)) }},
+	{"hex list of gzip", "chains", func(s string) string { return Bytes(Gzip(s), "0x%02x", ",") }},
+	{"base32 of gzip", "chains", func(s string) string { return base32.StdEncoding.EncodeToString([]byte(Gzip(s))) }},
 	{"joined go", "joined literals", func(s string) string { return `v := "` + s[:7] + `" + "` + s[7:] + `"` }},
 	{"joined three", "joined literals", func(s string) string { return `v := "` + s[:5] + `" + "` + s[5:11] + "\" +\n\t\"" + s[11:] + `"` }},
 	{"joined c", "joined literals", func(s string) string { return `char *v = "` + s[:7] + `" "` + s[7:] + `";` }},
@@ -133,6 +180,140 @@ func Each(s, format string) string {
 	for _, c := range []byte(s) {
 		fmt.Fprintf(&b, format, c)
 	}
+	return b.String()
+}
+
+// Bytes writes the bytes of s by a format, with sep between them.
+func Bytes(s, format, sep string) string {
+	var out []string
+	for _, c := range []byte(s) {
+		out = append(out, fmt.Sprintf(format, c))
+	}
+	return strings.Join(out, sep)
+}
+
+// mixed writes an array of C in which each byte is written in another way.
+func mixed(s string) string {
+	var out []string
+	for i, c := range []byte(s) {
+		format := []string{"'%c'", "0x%x", "%d", "%04o"}[i%4]
+		if format == "'%c'" && (c < ' ' || c > '~' || c == '\'' || c == '\\') {
+			format = "%d"
+		}
+		out = append(out, fmt.Sprintf(format, c))
+	}
+	return "{" + strings.Join(out, ", ") + "}"
+}
+
+// letters writes an array of literals of one letter each.
+func letters(s string) string {
+	var out []string
+	for _, c := range []byte(s) {
+		if c < ' ' || c > '~' || c == '\'' || c == '\\' {
+			out = append(out, fmt.Sprint(c))
+			continue
+		}
+		out = append(out, "'"+string(rune(c))+"'")
+	}
+	return "[" + strings.Join(out, ",") + "]"
+}
+
+// dump writes s as xxd does, or as od does with -x.
+func dump(s, offset string, swap bool) string {
+	var b strings.Builder
+	for at := 0; at < len(s); at += 16 {
+		fmt.Fprintf(&b, offset, at)
+		line := s[at:min(at+16, len(s))]
+		for i := 0; i < len(line); i += 2 {
+			switch {
+			case i+1 == len(line):
+				fmt.Fprintf(&b, "%02x ", line[i])
+			case swap:
+				fmt.Fprintf(&b, "%02x%02x ", line[i+1], line[i])
+			default:
+				fmt.Fprintf(&b, "%02x%02x ", line[i], line[i+1])
+			}
+		}
+		if !swap {
+			b.WriteString(" " + line)
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+// ASCII85 encodes s as Adobe does, without marks.
+func ASCII85(s string) string {
+	out := make([]byte, ascii85.MaxEncodedLen(len(s)))
+	return string(out[:ascii85.Encode(out, []byte(s))])
+}
+
+// base85 encodes s in another alphabet.
+func base85(s, alphabet string) string {
+	padded := s + strings.Repeat("\x00", (4-len(s)%4)%4)
+	var b strings.Builder
+	for i := 0; i < len(padded); i += 4 {
+		v, group := binary.BigEndian.Uint32([]byte(padded[i:])), [5]byte{}
+		for d := 4; d >= 0; d-- {
+			group[d], v = alphabet[v%85], v/85
+		}
+		b.Write(group[:])
+	}
+	return b.String()[:b.Len()-(len(padded)-len(s))]
+}
+
+// UTF32 encodes s without a mark.
+func UTF32(s string, order binary.AppendByteOrder) string {
+	var b []byte
+	for _, r := range s {
+		b = order.AppendUint32(b, uint32(r))
+	}
+	return string(b)
+}
+
+// fullWidth and bold write letters and digits in forms that Unicode has besides.
+func fullWidth(s string) string {
+	return strings.Map(func(r rune) rune {
+		if alphanumeric(r) || r == '_' {
+			return r - ' ' + 0xff00
+		}
+		return r
+	}, s)
+}
+
+func bold(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'A' && r <= 'Z':
+			return r - 'A' + 0x1d400
+		case r >= 'a' && r <= 'z':
+			return r - 'a' + 0x1d41a
+		case r >= '0' && r <= '9':
+			return r - '0' + 0x1d7ce
+		}
+		return r
+	}, s)
+}
+
+func alphanumeric(r rune) bool {
+	return r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' || r >= '0' && r <= '9'
+}
+
+// Quoted encodes s as quoted-printable.
+func Quoted(s string) string {
+	var b bytes.Buffer
+	w := quotedprintable.NewWriter(&b)
+	_, err := w.Write([]byte(s))
+	must(err, w.Close())
+	return b.String()
+}
+
+// Zlib compresses s.
+func Zlib(s string) string {
+	var b bytes.Buffer
+	w := zlib.NewWriter(&b)
+	_, err := w.Write([]byte(s))
+	must(err, w.Close())
 	return b.String()
 }
 
