@@ -12,14 +12,21 @@ var ciPaths = mustGlobs(
 	"/.semaphore/**", "/.teamcity/**", "/.ci/**", "/.drone*", "/.travis.y*ml", "/.cirrus.*",
 	"/bitbucket-pipelines.y*ml", "/codemagic.y*ml", "/.appveyor.y*ml", "/appveyor.y*ml",
 	"/wercker.y*ml", "/netlify.toml", "/vercel.json", "/.zuul.*", "/zuul.*", "/.zuul.d/**", "/zuul.d/**",
-	"Jenkinsfile*", "azure-pipelines*", "cloudbuild*.y*ml", "buildspec*.y*ml",
+	"/bitrise.y*ml", "/amplify.y*ml", "/render.y*ml", "/.azure-pipelines/**", "/.pipelines/**", "/.harness/**", "/.builds/**", "/.build.y*ml",
+	"/.prow.y*ml", "/.prow/**", "/.ci-operator.y*ml", "/.packit.y*ml", "/packit.y*ml", "/.copr/**", "/.readthedocs.y*ml", "/readthedocs.y*ml",
+	"Jenkinsfile*", "*.jenkinsfile", "azure-pipelines*", "cloudbuild*.y*ml", "buildspec*.y*ml",
 	// A composite action is used from any directory: "uses: ./tools/x".
 	"action.y*ml",
 )
 
 var governancePaths = mustGlobs(
 	"CODEOWNERS", "OWNERS", "OWNERS_ALIASES", "MAINTAINERS*",
-	"/LICENSE*", "/LICENCE*", "/COPYING*", "/NOTICE*", "/SECURITY*", "/docs/SECURITY*", "/GOVERNANCE*",
+	"/LICENSE*", "/LICENCE*", "/COPYING*", "/NOTICE*", "/SECURITY*", "/docs/SECURITY*", "/GOVERNANCE*", "/.well-known/**",
+	// Bots that merge, approve or review by these.
+	"/.mergify.y*ml", "/.mergify/**", "/.kodiak.toml", "/bors.toml", "/.bulldozer.y*ml", "/.policy.y*ml", "/.pullapprove.y*ml", "/reviewpad.y*ml", "/.asf.y*ml",
+	"/Dangerfile*", "/codecov.y*ml", "/.codecov.y*ml",
+	// What security scanners leave out.
+	".gitleaks.toml", ".gitleaksignore", ".trivyignore*", ".snyk", ".semgrepignore", ".secretlintrc*", ".secretlintignore", ".secrets.baseline", "osv-scanner.toml", "sonar-project.properties",
 	"kick.y*ml", "/.kick/**",
 )
 
@@ -29,6 +36,8 @@ var openPaths = mustGlobs(
 	"**/.vscode/**", "**/.idea/**", "**/.devcontainer/**", ".devcontainer.json", "**/.zed/**", "**/.fleet/**",
 	"**/.theia/**", "**/.direnv/**", ".envrc", "*.code-workspace", "*.sublime-project", ".gitpod.y*ml", ".gitpod.dockerfile",
 	".exrc", ".nvimrc", ".nvim.lua", ".vimrc", ".lvimrc", ".dir-locals.el", ".dir-locals-2.el",
+	".irbrc", ".pryrc", ".Rprofile", ".gdbinit", ".lldbinit", ".ycm_extra_conf.py", "**/.helix/**", "**/.codesandbox/**", ".stackblitzrc", "replit.nix",
+	".project", "**/.externalToolBuilders/**", "**/nbproject/**",
 	".autoenv*", ".replit", ".mise.toml", "mise.toml", "**/.mise/**", ".tool-versions", ".rtx.toml",
 )
 
@@ -46,6 +55,12 @@ var buildPaths = mustGlobs(
 	"BUILD", "BUILD.bazel", "WORKSPACE*", "MODULE.bazel*", ".bazelrc", ".bazelversion", "*.bzl", "flake.nix", "flake.lock", "default.nix", "shell.nix",
 	"*.csproj", "*.fsproj", "*.vbproj", "*.vcxproj", "Directory.*.props", "Directory.*.targets", "NuGet.Config", "packages.lock.json", "global.json",
 	".pre-commit-config.y*ml", "**/.husky/**", "**/.githooks/**", "lefthook*", ".lefthook*", "**/.lefthook/**", ".huskyrc*", ".lintstagedrc*",
+	// Tools that a build, a test or a check starts load and run these.
+	"*.config.js", "*.config.cjs", "*.config.mjs", "*.config.ts", "*.config.cts", "*.config.mts", ".*rc.js", ".*rc.cjs", ".*rc.mjs", ".*rc.ts", "*.conf.js", "gulpfile.*", "Gruntfile.*",
+	"angular.json", "nx.json", "turbo.json", "lerna.json", ".babelrc*", ".pylintrc", "pylintrc", ".coveragerc", ".rspec", ".rubocop.y*ml", "phpunit.xml*", ".php-cs-fixer*",
+	"tasks.py", "fabfile.py", "Guardfile", "Earthfile", "wscript", "devbox.json", "devenv.nix", "buf.gen.y*ml", "environment.y*ml",
+	"/project/*.sbt", "project.clj", "deps.edn", "stack.y*ml", "*.cabal", "cabal.project*", "dune-project", "*.opam", "build.zig*", "Cartfile*", "/Project.toml", "/Manifest.toml",
+	"release-please-config.json", ".release-please-manifest.json", "/.changeset/config.json",
 	"renovate.json*", ".renovaterc*", "*.lock", "*.lock.hcl", ".releaserc*", ".goreleaser*", "goreleaser.y*ml", ".tool.toml",
 )
 
@@ -55,7 +70,7 @@ var agentPaths = mustGlobs(
 	".aider*", ".windsurfrules", "**/.windsurf/**", ".clinerules*", "**/.clinerules/**", "**/.roo/**", ".roomodes", ".roorules*", "**/.continue/**",
 	"**/.gemini/**", "**/.kiro/**", "**/.junie/**", ".goosehints", "**/.goose/**", "**/.opencode/**", "opencode.json*", "**/.amazonq/**", "**/.openhands/**",
 	"**/.augment/**", ".augment-guidelines", "**/.trae/**", "**/.qwen/**", "QWEN.md", "WARP.md", "CRUSH.md", "**/.crush/**", ".crush.json", "crush.json",
-	"**/.factory/**", "**/.ruler/**", "**/.rulesync/**", "**/.windsurf*", "CONVENTIONS.md", "llms*.txt", "replit.md", "*.mdc", "*.instructions.md", "*.prompt.md", "*.chatmode.md", "*.agent.md",
+	"/.rules", "**/.jules/**", "**/.devin/**", "**/.factory/**", "**/.ruler/**", "**/.rulesync/**", "**/.windsurf*", "CONVENTIONS.md", "llms*.txt", "replit.md", "*.mdc", "*.instructions.md", "*.prompt.md", "*.chatmode.md", "*.agent.md",
 )
 
 var testPaths = mustGlobs(
