@@ -189,8 +189,7 @@ func (r *run) finishPullRequest(ctx context.Context, target pushbroker.Target, r
 	if err != nil {
 		return err
 	}
-	pub, err := pushbroker.Finish(ctx, target, proposal, r.k.Journal.Intend)
-	pub.Commit = r.out.Commit // in signed mode GitHub's, with the proposal's tree
+	pub, err := pushbroker.Finish(ctx, target, proposal, r.out.Commit, r.k.Journal.Intend)
 	r.out.Notes = append(r.out.Notes, pub.Warnings...)
 	if err != nil {
 		return err

@@ -87,6 +87,17 @@ var skipChecks = lazyregexp.New(`(?im)^[ \t]*(skip-checks|request-checks)[ \t]*:
 // Netlify, Vercel and others document for "run nothing for this commit".
 var skipCI = lazyregexp.New(`(?i)\[\s*(skip[ _-](ci|actions|azurepipelines|azp|travis|circleci|cirrus|appveyor|buildkite|jenkins|drone|netlify|vercel|render|cd|cf|github|gh|pre-commit\.ci)|(ci|cd|actions|azurepipelines|azp|travis|circleci|cirrus|appveyor|buildkite|netlify|vercel|render|cf-pages|pre-commit\.ci)[ _-]skip|no[ _-]ci)\s*\]|\*\*\*NO_CI\*\*\*`)
 
+// WithoutSkipMarks makes the marks by which a text keeps CI from running
+// readable and without effect: [skip ci] becomes (skip ci).
+func WithoutSkipMarks(text string) string {
+	return skipCI.ReplaceAllStringFunc(text, func(mark string) string {
+		return "(" + strings.Trim(mark, "[]*") + ")"
+	})
+}
+
+// releaseAs is a footer of https://github.com/googleapis/release-please.
+var releaseAs = lazyregexp.New(`(?im)^[ \t]*release-as[ \t]*:.*$`)
+
 var mailOf = lazyregexp.New(`<([^<>]*)>`)
 
 // closing finds what a forge acts on when a message reaches the default branch:
@@ -170,6 +181,13 @@ var commitRules = []Rule{{
 	match:   onCommit(func(c *Commit) string { return skipCI.FindString(c.Message) }),
 	Matches: []Subject{message("docs [skip ci]"), message("[ci skip] x"), message("x [No CI]"), message("***NO_CI***"), message("[skip actions]"), message("[pre-commit.ci skip]"), message("[Skip-CI]")},
 	Misses:  []Subject{message("skip ci on forks"), message("[ci] skip broken test")},
+}, {
+	ID: "commit-release", Level: Review,
+	Reason:  "a message tells a release bot what to release when it is merged",
+	Remedy:  "Check that this is meant, or remove it from the message.",
+	match:   onCommit(func(c *Commit) string { return strings.TrimSpace(releaseAs.FindString(lines.Replace(c.Message))) }),
+	Matches: []Subject{message("x\n\nRelease-As: 9.9.9"), message("x\r\rrelease-as : 2.0.0")},
+	Misses:  []Subject{message("Say what Release-As: does"), message("x\n\nReleased: yesterday")},
 }, {
 	ID: "commit-reference", Level: Report,
 	Reason: "a message closes an issue when it is merged, or calls someone",

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-github/v66/github"
 
+	"github.com/kickhq/kick/internal/escape"
 	"github.com/kickhq/kick/internal/githubapp"
 )
 
@@ -45,7 +46,7 @@ func FindDuplicate(ctx context.Context, t Target, refs Refs, tree string, journa
 					return classifyAPI(ctx, op, err)
 				}
 				if c.GetTree().GetSHA() == tree {
-					f = Found{Commit: head.GetSHA(), Number: pr.GetNumber(), URL: pr.GetHTMLURL(), State: pullState(pr)}
+					f = Found{Commit: head.GetSHA(), Number: pr.GetNumber(), URL: escape.String(pr.GetHTMLURL()), State: pullState(pr)}
 					return nil
 				}
 			}

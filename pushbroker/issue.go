@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-github/v66/github"
 
+	"github.com/kickhq/kick/internal/escape"
 	"github.com/kickhq/kick/internal/githubapp"
 )
 
@@ -47,8 +48,8 @@ func (p *publisher) issue(ctx context.Context, why string) error {
 				return classifyAPI(ctx, op, err)
 			}
 			for _, i := range have {
-				if !i.IsPullRequest() && i.GetTitle() == want.Title && strings.Contains(i.GetBody(), want.Commit) {
-					p.pub.Issue, p.pub.Existing = i.GetHTMLURL(), true
+				if !i.IsPullRequest() && i.GetTitle() == want.Title && says(i.GetBody(), want.Body, want.Commit) {
+					p.pub.Issue, p.pub.Existing = escape.String(i.GetHTMLURL()), true
 					return nil
 				}
 			}
@@ -59,8 +60,17 @@ func (p *publisher) issue(ctx context.Context, why string) error {
 			if err != nil {
 				return classifyAPI(ctx, op, err)
 			}
-			p.pub.Issue = i.GetHTMLURL()
+			p.pub.Issue = escape.String(i.GetHTMLURL())
 			return nil
 		})
 	})
+}
+
+// says reports whether a text on the server is kick's own for a commit. The
+// commit alone does not tell: everybody sees it on the branch, and could write a
+// text with it in the place of kick's.
+func says(there, ours, commit string) bool {
+	const enough = 4096 // bytes; the rest may have been cut
+	there = strings.ReplaceAll(there, "\r\n", "\n")
+	return strings.Contains(there, commit) && strings.Contains(there, ours[:min(len(ours), enough)])
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-github/v66/github"
 
+	"github.com/kickhq/kick/internal/escape"
 	"github.com/kickhq/kick/internal/githubapp"
 )
 
@@ -41,7 +42,11 @@ func (p *publisher) pullRequest(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		p.pub.Number, p.pub.URL, p.pub.Draft = pr.GetNumber(), pr.GetHTMLURL(), pr.GetDraft()
+		p.pub.Number, p.pub.URL, p.pub.Draft = pr.GetNumber(), escape.String(pr.GetHTMLURL()), pr.GetDraft()
+		// Of one that was there, the server may not have noticed the push yet.
+		if head := pr.GetHead().GetSHA(); !p.pub.Existing && head != p.pub.Commit {
+			p.warn("pull request #%d is of commit %s, and %s was inspected and pushed: somebody else changed the branch meanwhile", p.pub.Number, head, p.pub.Commit)
+		}
 		p.decorate(ctx, client, pr)
 		return nil
 	})

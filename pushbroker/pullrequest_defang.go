@@ -6,6 +6,7 @@ import (
 
 	"github.com/kickhq/kick/internal/escape"
 	"github.com/kickhq/kick/internal/lazyregexp"
+	"github.com/kickhq/kick/policy"
 )
 
 // Hostile text reaches a pull request in two ways only: in a code frame of
@@ -26,13 +27,18 @@ var defang = []struct {
 	{lazyregexp.New(`(?m)^([ \t]*/)([A-Za-z])`), "$1 $2"},                       // /merge, for bots that read line by line
 	{lazyregexp.New(`<!--`), "<! --"},                                           // for those who read the raw text
 	{lazyregexp.New(`(?i)/(issues|pull|pulls|discussions)/([0-9])`), "/$1/ $2"}, // an address without a scheme
+	// Trackers beside GitHub close "fixes ENG-12"; a plain "UTF-8" stays as it is.
+	{lazyregexp.New(`(?i)\b((?:close|fix|resolve|complete|implement)(?:s|es|d|ed|ing)?:?\s+[A-Z][A-Z0-9]{1,9}-)([0-9])`), "$1 $2"},
+	// A squash merge makes a message of title and text, which release bots read.
+	{lazyregexp.New(`(?im)^([ \t]*(?:skip-checks|release-as|autorelease))(:)`), "$1 $2"},
+	{lazyregexp.New(`(?i)(BEGIN_|END_)(COMMIT_OVERRIDE|NESTED_COMMIT)`), "$1 $2"},
 }
 
 func defanged(s string) string {
 	for _, d := range defang {
 		s = d.match.ReplaceAllString(s, d.put)
 	}
-	return s
+	return policy.WithoutSkipMarks(s) // which CI reads after a squash merge
 }
 
 // visible takes out what shows nothing or is not text, and keeps line breaks
@@ -83,9 +89,10 @@ func code(s string) string {
 }
 
 // frame makes a code frame of several lines. Long lines are wrapped, since a
-// frame does not.
+// frame does not; what follows a wrap is at the beginning of a line, and so all
+// is made harmless after that.
 func frame(s string) string {
-	s = defanged(cutTo(strings.TrimSpace(visible(strings.ReplaceAll(s, "\r\n", "\n"), true)), maxQuote))
+	s = cutTo(strings.TrimSpace(visible(strings.ReplaceAll(s, "\r\n", "\n"), true)), maxQuote)
 	var lines []string
 	for line := range strings.SplitSeq(s, "\n") {
 		lines = append(lines, wrapLine(strings.TrimRight(line, " "), 100)...)
@@ -93,8 +100,9 @@ func frame(s string) string {
 	if len(lines) > maxLines {
 		lines = append(lines[:maxLines], "…")
 	}
+	s = defanged(strings.Join(lines, "\n"))
 	fence := strings.Repeat("`", max(3, longestRun(s, '`')+1))
-	return fence + "text\n" + strings.Join(lines, "\n") + "\n" + fence + "\n"
+	return fence + "text\n" + s + "\n" + fence + "\n"
 }
 
 func wrapLine(line string, width int) []string {

@@ -134,7 +134,8 @@ func TestPullRequestCommands(t *testing.T) {
 }
 
 // active is what GitHub, or a bot there, acts on in raw text.
-var active = regexp.MustCompile(`(?im)^[ \t]*/[a-z]|@[a-z0-9]|#[0-9]|\bGH-[0-9]|://|\bwww\.|<!--|/(issues|pulls?|discussions)/[0-9]`)
+var active = regexp.MustCompile(`(?im)^[ \t]*/[a-z]|@[a-z0-9]|#[0-9]|\bGH-[0-9]|://|\bwww\.|<!--|/(issues|pulls?|discussions)/[0-9]` +
+	`|\[(skip ci|ci skip|no ci|skip actions)\]|\*NO_CI|\bfix(es|ed)? [A-Z]+-[0-9]|^[ \t]*(skip-checks|release-as):|(BEGIN|END)_COMMIT_OVERRIDE`)
 
 // harmless checks what must hold for every text.
 func harmless(t *testing.T, d Description) {
@@ -238,6 +239,24 @@ func TestPullRequestTextIsHarmless(t *testing.T) {
 		d.Verdict.Findings = append(d.Verdict.Findings, policy.Finding{Rule: "r", Level: policy.Review, Path: d.Prompt[:3000], Message: d.Prompt[:3000], Remedy: d.Prompt[:3000]})
 	}
 	harmless(t, d)
+}
+
+// TestWrappedTextIsHarmless: a wrap brings words to the beginning of a line.
+func TestWrappedTextIsHarmless(t *testing.T) {
+	t.Parallel()
+	for _, word := range []string{"/merge", "release-as: 9.9.9", "skip-checks: true", "@octocat", "[skip ci]", "www.evil.example"} {
+		for n := range 120 {
+			d := plainDescription()
+			d.Prompt = "task\n" + strings.Repeat("a", n) + " " + strings.Repeat("b ", 40) + word + " " + strings.Repeat("c", 90) + " " + word
+			harmless(t, d)
+		}
+	}
+	d := plainDescription()
+	d.Prompt = "fixes ENG-12, closes\nABC-3 [ci skip] ***NO_CI***\nRelease-As: 9.9.9\nBEGIN_COMMIT_OVERRIDE\nfeat!: x\nEND_COMMIT_OVERRIDE\nUTF-8 and SHA-256 stay"
+	harmless(t, d)
+	if title, body := d.Text(); !strings.Contains(body, "UTF-8 and SHA-256 stay") || !strings.Contains(title, "(ci skip)") && !strings.Contains(body, "(ci skip)") {
+		t.Errorf("%s\n%s", title, body)
+	}
 }
 
 func FuzzPullRequestText(f *testing.F) {

@@ -3,6 +3,7 @@ package pushbroker
 import (
 	"context"
 
+	"github.com/kickhq/kick/internal/escape"
 	"github.com/kickhq/kick/internal/githubapp"
 )
 
@@ -51,7 +52,7 @@ func Lookup(ctx context.Context, t Target, branch string, journal func(event str
 			if err != nil || len(list) == 0 {
 				return err
 			}
-			f.Number, f.URL, f.State = list[0].GetNumber(), list[0].GetHTMLURL(), pullState(list[0])
+			f.Number, f.URL, f.State = list[0].GetNumber(), escape.String(list[0].GetHTMLURL()), pullState(list[0])
 			return nil
 		})
 	})

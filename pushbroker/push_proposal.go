@@ -52,14 +52,16 @@ func (p *publisher) propose(ctx context.Context) error {
 }
 
 // Finish opens the pull request of a branch that is on the remote with the
-// proposal's commit, as Lookup found it; nothing is pushed. One that is there
-// is found, not made twice. Publication, errors and journal are as for Publish.
-func Finish(ctx context.Context, t Target, proposal Proposal, journal func(event string, fields map[string]string) error) (Publication, error) {
+// proposal's work, as Lookup found it; nothing is pushed. commit is what the
+// branch has: the proposal's, or in signed mode GitHub's. A pull request that is
+// there is found, not made twice. Publication, errors and journal are as for
+// Publish.
+func Finish(ctx context.Context, t Target, proposal Proposal, commit string, journal func(event string, fields map[string]string) error) (Publication, error) {
 	const op = "open pull request"
 	p := &publisher{
 		req:      PublishRequest{Target: t, Refs: Refs{Branch: proposal.Branch, Base: proposal.Base}, PullRequest: true, Journal: journal},
 		proposal: proposal,
-		pub:      Publication{Branch: proposal.Branch, Commit: proposal.Commit},
+		pub:      Publication{Branch: proposal.Branch, Commit: commit},
 	}
 	if err := checkRefs(p.req.Refs); err != nil {
 		return p.pub, asPublishError(op, ReasonUsage, err)

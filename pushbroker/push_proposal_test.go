@@ -33,7 +33,7 @@ func TestFinish(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, existing := range []bool{false, true} {
-		pub, err := Finish(t.Context(), s.req.Target, proposal, journal)
+		pub, err := Finish(t.Context(), s.req.Target, proposal, proposal.Commit, journal)
 		if err != nil || pub.Number != 1 || pub.Existing != existing || pub.Commit != s.req.Quarantine.Tip || !pub.Draft {
 			t.Fatalf("publication %+v, %v", pub, err)
 		}
@@ -47,12 +47,12 @@ func TestFinish(t *testing.T) {
 		t.Errorf("pull request %+v", p)
 	}
 	s.repo.ClosePull(1)
-	if _, err := Finish(t.Context(), s.req.Target, proposal, journal); reasonOf(err) != ReasonPullClosed || len(s.repo.Pulls()) != 1 {
+	if _, err := Finish(t.Context(), s.req.Target, proposal, proposal.Commit, journal); reasonOf(err) != ReasonPullClosed || len(s.repo.Pulls()) != 1 {
 		t.Errorf("after it was closed: %v", err)
 	}
 	plain, err := NewTarget(s.bare(), Access{})
 	s.must(err)
-	if _, err := Finish(t.Context(), plain, proposal, journal); reasonOf(err) != ReasonAuthentication {
+	if _, err := Finish(t.Context(), plain, proposal, proposal.Commit, journal); reasonOf(err) != ReasonAuthentication {
 		t.Errorf("without a credential: %v", err)
 	}
 	if _, err := ParseProposal("{"); err == nil {

@@ -3,7 +3,6 @@ package pushbroker
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/google/go-github/v66/github"
 )
@@ -62,7 +61,7 @@ func (p *publisher) comment(ctx context.Context, client *github.Client, pr *gith
 		Sort: &sort, Direction: &direction, ListOptions: github.ListOptions{PerPage: maxComments},
 	})
 	for _, c := range have {
-		if strings.Contains(c.GetBody(), want.Commit) {
+		if says(c.GetBody(), want.Comment, want.Commit) {
 			return
 		}
 	}

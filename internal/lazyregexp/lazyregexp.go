@@ -42,3 +42,8 @@ func (r *Regexp) FindAllStringSubmatch(s string, n int) [][]string {
 func (r *Regexp) ReplaceAllString(src, repl string) string {
 	return r.get().ReplaceAllString(src, repl)
 }
+
+// ReplaceAllStringFunc is regexp's.
+func (r *Regexp) ReplaceAllStringFunc(src string, repl func(string) string) string {
+	return r.get().ReplaceAllStringFunc(src, repl)
+}
