@@ -2,10 +2,12 @@ package egress
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -79,12 +81,27 @@ func newGitCall(m []string) gitCall {
 // body reach the host, and nothing but git's own answer comes back.
 func (g *Gateway) gitRead(w http.ResponseWriter, r *http.Request, req Request) {
 	call, a := g.decideGit(r, req)
-	rec, d := g.log.decided(req, Decision{Allow: a.Allow, Rule: a.Rule, Detail: a.Detail})
+	d := Decision{Allow: a.Allow, Rule: a.Rule, Detail: a.Detail}
+	var addrs []netip.Addr
+	var unresolved error
+	if d.Allow {
+		addrs, unresolved = g.resolve(r.Context(), call.host, a)
+		var forbidden *forbiddenError
+		if errors.As(unresolved, &forbidden) {
+			d = Decision{Rule: forbidden.rule, Detail: forbidden.Error() + ". The operator of this sandbox can permit private addresses of a git host under egress.git_hosts."}
+		}
+	}
+	rec, d := g.log.decided(req, d)
 	if !d.Allow {
 		answerGit(w, http.StatusForbidden, d.Rule+": "+d.Detail)
 		return
 	}
-	end, whole := g.fetch(w, r, call, a)
+	if unresolved != nil {
+		answerGit(w, http.StatusBadGateway, unresolved.Error())
+		g.log.done(rec, End{Status: http.StatusBadGateway, Error: unresolved.Error()})
+		return
+	}
+	end, whole := g.fetch(w, r, call, a, addrs)
 	g.log.done(rec, end)
 	if !whole {
 		panic(http.ErrAbortHandler) // so that git does not take it for whole
@@ -140,7 +157,7 @@ func isOneOf(h http.Header, name string, values ...string) bool {
 
 // fetch asks the host and passes its answer on. The answer is not whole if it
 // broke off when a part had been sent.
-func (g *Gateway) fetch(w http.ResponseWriter, r *http.Request, c gitCall, a policy.Answer) (end End, whole bool) {
+func (g *Gateway) fetch(w http.ResponseWriter, r *http.Request, c gitCall, a policy.Answer, addrs []netip.Addr) (end End, whole bool) {
 	lim := g.limits.git
 	x := newPassage(r.Context(), lim.time, lim.idle)
 	defer x.end()
@@ -164,7 +181,7 @@ func (g *Gateway) fetch(w http.ResponseWriter, r *http.Request, c gitCall, a pol
 	if err != nil {
 		return fail(http.StatusBadGateway, err)
 	}
-	transport := g.transport(c.host, func(ctx context.Context) (net.Conn, error) { return g.dialName(ctx, c.host, 443, a) })
+	transport := g.transport(c.host, func(ctx context.Context) (net.Conn, error) { return g.dial(ctx, addrs, 443) })
 	transport.DisableKeepAlives = true
 	res, err := transport.RoundTrip(out)
 	switch {

@@ -17,6 +17,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/kickhq/kick/policy"
 )
 
 // Every way of fetching works by the address that people write.
@@ -322,6 +324,7 @@ func TestGitAnswers(t *testing.T) {
 func TestGitAddresses(t *testing.T) {
 	t.Parallel()
 	f := newForge(t, "")
+	f.repository(t, "acme/lib", 10)
 	cfg := f.config("example.com/acme/lib")
 	for _, address := range []string{"127.0.0.1", "169.254.169.254", "10.0.0.1", "::1", "::ffff:127.0.0.1", "fd00:ec2::254", "64:ff9b::7f00:1"} {
 		cfg.Resolve = func(context.Context, string) ([]netip.Addr, error) {
@@ -332,8 +335,31 @@ func TestGitAddresses(t *testing.T) {
 			return nil, errors.New("no")
 		}
 		g, _, port := openGit(t, cfg, defaultLimits)
-		if out, err := gitIn(t, g, port, "ls-remote", "https://example.com/acme/lib"); err == nil || !strings.Contains(out, "remote: kick: fetch from https://example.com/acme/lib: ") {
+		if out, err := gitIn(t, g, port, "ls-remote", "https://example.com/acme/lib"); err == nil || !strings.Contains(out, "remote: kick: address-") {
 			t.Errorf("%s: %v\n%s", address, err, out)
+		}
+	}
+	// A forge inside, at the addresses that the operator lists and at no other.
+	for address, want := range map[string]bool{"10.20.0.7": true, "10.21.0.7": false, "140.82.112.3": false} {
+		cfg = f.config("example.com/acme/lib")
+		cfg.Policy.GitHosts = []policy.GitHost{{Host: "example.com", Addresses: []netip.Prefix{netip.MustParsePrefix("10.20.0.0/16")}}}
+		cfg.Resolve = func(context.Context, string) ([]netip.Addr, error) {
+			return []netip.Addr{netip.MustParseAddr(address)}, nil
+		}
+		dial := cfg.Dial
+		cfg.Dial = func(ctx context.Context, network, to string) (net.Conn, error) {
+			if to != "10.20.0.7:443" {
+				t.Errorf("the gateway dialled %s", to)
+			}
+			return dial(ctx, network, "93.184.215.14:443")
+		}
+		g, a, port := openGit(t, cfg, defaultLimits)
+		out, err := gitIn(t, g, port, "ls-remote", "https://example.com/acme/lib")
+		if (err == nil) != want || !want && !strings.Contains(out, "egress.git_hosts") {
+			t.Errorf("%s: %v\n%s", address, err, out)
+		}
+		if rec := a.records(t)[0]; (rec.Verdict == Allowed) != want {
+			t.Errorf("%s: %+v", address, rec)
 		}
 	}
 	cfg = f.config("example.com/acme/lib")

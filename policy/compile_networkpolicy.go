@@ -167,8 +167,8 @@ func (r *Reach) outside() []EgressRule {
 	for _, h := range r.hosts {
 		add(h.Addresses, h.Ports...)
 	}
-	if len(r.git) > 0 {
-		add(nil, 443)
+	for _, host := range r.GitHosts() {
+		add(r.gitAt[host], 443)
 	}
 	for _, m := range r.models {
 		if port := endpointPort(m.Endpoint); port > 0 {

@@ -118,6 +118,9 @@ func (e Egress) OpenShell(binaries []string) (*OpenShell, error) {
 		if ep := at(host, 443); ep.Access == "" {
 			ep.Rules = append(ep.Rules, gitRules(repo)...)
 			ep.EncodedSlash = false
+			if ep.AllowedIPs == nil {
+				ep.AllowedIPs = r.gitAt[host]
+			}
 		}
 	}
 	p := &OpenShell{

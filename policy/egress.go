@@ -15,8 +15,10 @@ type Egress struct {
 	Hosts   []Host   `json:"hosts,omitempty"`
 	// Git are repositories that may be fetched, as host/owner/name or
 	// host/owner/*.
-	Git    []string `json:"git,omitempty"`
-	Models []Model  `json:"models,omitempty"`
+	Git []string `json:"git,omitempty"`
+	// GitHosts are the hosts of Git that are at addresses of their own.
+	GitHosts []GitHost `json:"git_hosts,omitempty"`
+	Models   []Model   `json:"models,omitempty"`
 	// Scopes add to the above for some repositories or agents.
 	Scopes []EgressScope `json:"scopes,omitempty"`
 
@@ -47,6 +49,7 @@ func (e Egress) with(o Egress) Egress {
 	e.Presets = slices.Concat(e.Presets, o.Presets)
 	e.Hosts = slices.Concat(e.Hosts, o.Hosts)
 	e.Git = slices.Concat(e.Git, o.Git)
+	e.GitHosts = slices.Concat(e.GitHosts, o.GitHosts)
 	e.Models = slices.Concat(e.Models, o.Models)
 	lines := maps.Clone(e.gitLines)
 	if lines == nil {
@@ -67,7 +70,18 @@ func (e Egress) without(o Egress) Egress {
 		})
 	})
 	e.Git = slices.DeleteFunc(slices.Clone(e.Git), func(g string) bool { return slices.Contains(o.Git, g) })
+	e.GitHosts = slices.DeleteFunc(slices.Clone(e.GitHosts), func(g GitHost) bool {
+		return slices.ContainsFunc(o.GitHosts, func(o GitHost) bool { return o.Host == g.Host && slices.Equal(o.Addresses, g.Addresses) })
+	})
 	return e
+}
+
+// GitHost is a host of repositories.
+type GitHost struct {
+	Host      string         `json:"host"`
+	Addresses []netip.Prefix `json:"addresses"` // it resolves to these alone, which may be private
+
+	line int
 }
 
 // Host is a destination. Of a TLS connection that passes through, the gateway

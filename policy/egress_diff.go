@@ -91,9 +91,13 @@ func (r *Reach) widened(old *Reach) []ReachChange {
 	for _, g := range r.git {
 		host, repo, _ := strings.Cut(g.pattern, "/")
 		q := Request{Scheme: SchemeGit, Method: "FETCH", Host: host, Path: "/" + strings.ReplaceAll(repo, "*", fresh)}
-		if !old.Decide(q).Allow {
-			out = append(out, ReachChange{Rule: g.name, What: fmt.Sprintf("FETCH https://%s%s", q.Host, strings.ReplaceAll(q.Path, fresh, "*"))})
+		what, before := fmt.Sprintf("FETCH https://%s%s", q.Host, strings.ReplaceAll(q.Path, fresh, "*")), old.Decide(q)
+		if w := wider(r.gitAt[host], before.Addresses); before.Allow && w != "" {
+			what += " at " + w
+		} else if before.Allow {
+			continue
 		}
+		out = append(out, ReachChange{Rule: g.name, What: what})
 	}
 	for _, m := range r.models {
 		i := slices.IndexFunc(old.models, func(o Model) bool { return o.Route == m.Route })

@@ -3,6 +3,8 @@ package policy
 import (
 	"strings"
 	"testing"
+
+	"github.com/kickhq/kick/policy/policytest"
 )
 
 func TestWidened(t *testing.T) {
@@ -33,6 +35,8 @@ func TestWidened(t *testing.T) {
 		{"public addresses too", "{hosts: [{host: a.test, addresses: [10.0.0.0/8]}]}", "{hosts: [{host: a.test}]}", []string{"at all public addresses"}},
 		{"git", "{git: [x.test/a/b]}", `{git: ["x.test/a/*"]}`, []string{"git:x.test/a/*: FETCH https://x.test/a/*"}},
 		{"git within a preset", "{presets: [github-read]}", "{git: [github.com/a/b]}", nil},
+		{"git at a private address", "{git: [x.test/a/b]}", "{git: [x.test/a/b], git_hosts: [{host: x.test, addresses: [10.0.0.0/8]}]}", []string{"git:x.test/a/b: FETCH https://x.test/a/b at 10.0.0.0/8"}},
+		{"git at fewer addresses", "{git: [x.test/a/b], git_hosts: [{host: x.test, addresses: [10.0.0.0/8]}]}", "{git: [x.test/a/b], git_hosts: [{host: x.test, addresses: [10.1.0.0/16]}]}", nil},
 		{"model", "{}", "{models: [{provider: openai}]}", []string{"model:openai: MODEL openai/* at https://api.openai.com/v1"}},
 		{"model names", `{models: [{provider: openai, names: ["gpt-*"]}]}`, `{models: [{provider: openai, names: [gpt-x, "o*"]}]}`, []string{"MODEL openai/o*"}},
 		{"model feature", "{models: [{provider: openai}]}", "{models: [{provider: openai, allow: [web-search]}]}", []string{"allows web-search"}},
@@ -88,14 +92,14 @@ func TestWidenedAgreesWithDecide(t *testing.T) {
 		`{hosts: [{host: api.example.org, terminate: true, methods: [GET, POST], paths: ["/**"]}]}`, "{hosts: [{host: api.example.org}]}",
 		"{hosts: [{host: plain.example.net, scheme: http, ports: [80, 8080]}]}", `{git: [github.com/acme/x, "git.example.net/*/lib"]}`, `{git: ["github.com/acme/*"]}`,
 	}
-	qs := questions(1500)
+	qs := policytest.Questions(1500)
 	var reaches []*Reach
 	var answers [][]bool
 	for _, in := range policies {
 		r := mustReach(t, "version: 1\negress: "+in+"\n", "", "")
 		var list []bool
 		for _, q := range qs {
-			list = append(list, q.ask(t, r))
+			list = append(list, ask(q, r))
 		}
 		reaches, answers = append(reaches, r), append(answers, list)
 	}

@@ -22,7 +22,7 @@ func (d *decoder) egress(n *yaml.Node, e *Egress) {
 		d.list(v, "scopes", func(v *yaml.Node) {
 			var s EgressScope
 			d.scoped(v, "a scope of egress", &s.Repos, &s.Agents, d.egressFields(&s.Egress))
-			d.need(v, "a scope", "presets, hosts, git or models", d.has(v, "presets") || d.has(v, "hosts") || d.has(v, "git") || d.has(v, "models"))
+			d.need(v, "a scope", "presets, hosts, git, git_hosts or models", slices.ContainsFunc([]string{"presets", "hosts", "git", "git_hosts", "models"}, func(name string) bool { return d.has(v, name) }))
 			e.Scopes = append(e.Scopes, s)
 		})
 	}
@@ -91,6 +91,9 @@ func (d *decoder) egressFields(e *Egress) map[string]field {
 				e.gitLines[c.Value] = c.Line
 			}
 		},
+		"git_hosts": func(v *yaml.Node) {
+			d.list(v, "git_hosts", func(v *yaml.Node) { e.GitHosts = append(e.GitHosts, d.gitHost(v)) })
+		},
 		"models": func(v *yaml.Node) {
 			d.list(v, "models", func(v *yaml.Node) { e.Models = append(e.Models, d.model(v)) })
 		},
@@ -126,6 +129,25 @@ func (d *decoder) host(n *yaml.Node) Host {
 	})
 	d.need(n, "a host", "host", d.has(n, "host"))
 	d.checkReading(n, h)
+	return h
+}
+
+func (d *decoder) gitHost(n *yaml.Node) GitHost {
+	h := GitHost{line: n.Line}
+	d.mapping(n, "a host of git_hosts", map[string]field{
+		"host": func(v *yaml.Node) {
+			if s, ok := d.str(v, "host"); ok {
+				if err := checkHost(s); err != nil {
+					d.fail(v, "%v", err)
+				} else if strings.HasPrefix(s, "*.") {
+					d.fail(v, "%q is a wildcard: write the host as the repositories in git have it", s)
+				}
+				h.Host = s
+			}
+		},
+		"addresses": func(v *yaml.Node) { h.Addresses = d.addresses(v) },
+	})
+	d.need(n, "a host of git_hosts", "host and addresses", d.has(n, "host") && d.has(n, "addresses"))
 	return h
 }
 

@@ -17,6 +17,7 @@ import (
 type Reach struct {
 	hosts  []hostRule
 	git    []gitRule
+	gitAt  map[string][]netip.Prefix // addresses of hosts of git that are not public ones
 	models []Model
 }
 
@@ -42,7 +43,7 @@ func (g gitRule) where() string {
 // Compile makes the form in which decisions are made. It reads no Scopes: For
 // does. The error names every contradiction.
 func (e Egress) Compile() (*Reach, error) {
-	r := &Reach{}
+	r := &Reach{gitAt: map[string][]netip.Prefix{}}
 	var errs []error
 	for _, m := range e.Models {
 		m = m.Filled()
@@ -70,6 +71,15 @@ func (e Egress) Compile() (*Reach, error) {
 	}
 	for _, g := range e.Git {
 		r.git = append(r.git, gitRule{"git:" + g, strings.ToLower(g), e.gitLines[g]})
+	}
+	for _, h := range e.GitHosts {
+		switch {
+		case r.gitAt[h.Host] != nil:
+			errs = append(errs, &ruleError{h.line, fmt.Sprintf("git_hosts has %s twice: keep one", h.Host)})
+		case !slices.Contains(r.GitHosts(), h.Host):
+			errs = append(errs, &ruleError{h.line, fmt.Sprintf("git_hosts has %s, of which git has no repository: add one, or remove it", h.Host)})
+		}
+		r.gitAt[h.Host] = h.Addresses
 	}
 	for i := range r.hosts {
 		for j := range i {
@@ -348,7 +358,7 @@ func (r *Reach) decideGit(q Request) Answer {
 	}
 	for _, g := range r.git {
 		if matchesRepo(g.pattern, repo) {
-			return Answer{Allow: true, Rule: g.name, Detail: fmt.Sprintf("%s allows fetches of %s.", g.where(), repo)}
+			return Answer{Allow: true, Rule: g.name, Detail: fmt.Sprintf("%s allows fetches of %s.", g.where(), repo), Addresses: r.gitAt[host]}
 		}
 	}
 	return deny("default-deny", "No egress rule has the repository %s, and what no rule has is denied. To allow fetches of it, the operator adds %s to egress.git.", repo, repo)
