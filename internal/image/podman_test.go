@@ -1,6 +1,7 @@
 package image
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -73,11 +74,11 @@ func podman(t *testing.T, service string, local bool, args ...string) string {
 	cmd := exec.Command("../../hack/podman.sh", append([]string{"exec", service, "sh", "-c", script, "podman"}, args...)...)
 	out, err := cmd.Output()
 	if err != nil {
-		complaint := ""
-		if exit, ok := err.(*exec.ExitError); ok {
-			complaint = string(exit.Stderr)
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			out = append(out, exit.Stderr...)
 		}
-		t.Fatalf("podman %s: %v\n%s%s", strings.Join(args, " "), err, out, complaint)
+		t.Fatalf("podman %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 	return strings.TrimSpace(string(out))
 }
