@@ -194,7 +194,10 @@ KICK_PODMAN_DIR=$dir
 KICK_PODMAN_USER=$user
 KICK_PODMAN=$program
 END
-  chmod 700 "$dir" "$dir/run"
+  # Where root's containers have user ids of their own, these pass through DIR and
+  # DIR/tmp on the way to their root file systems.
+  chmod 711 "$dir" "$dir/tmp"
+  chmod 700 "$dir/run" "$dir/home"
   chown -R "$user:" "$dir"
   as_user "$user"
   "${as[@]}" test -r "$dir/env" || die "$user cannot reach $dir: put it where every directory above it is open to others, as below /tmp"
