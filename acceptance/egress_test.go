@@ -1,6 +1,7 @@
 package acceptance
 
 import (
+	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/kickhq/kick/egress"
 	"github.com/kickhq/kick/internal/githubtest"
+	"github.com/kickhq/kick/internal/modeltest"
 	"github.com/kickhq/kick/manager"
 )
 
@@ -103,6 +105,120 @@ func TestKickKilledInAnAnswer(t *testing.T) {
 	if out, _ := exec.Command("grep", "-rlF", p.key, dir).CombinedOutput(); len(out) > 0 {
 		t.Errorf("the key is in the state directory:\n%s", out)
 	}
+}
+
+// shifted writes a value in a form in which a command may hold it, since no
+// scanner undoes it; unshift does.
+func shifted(value string) string {
+	return strings.Map(func(r rune) rune {
+		if 'a' <= r && r <= 'z' {
+			return 'a' + (r-'a'+7)%26
+		}
+		return r
+	}, value)
+}
+
+const unshift = "tr a-z t-za-s"
+
+// TestModelKeysAreHeld has an agent that came by the keys of model routes commit
+// them, wherever these are kept: a file, a command, a variable, and a file whose
+// key was changed while the agent ran. No rule knows what they look like.
+func TestModelKeysAreHeld(t *testing.T) {
+	t.Parallel()
+	keys := map[string]string{"file": "odd-house-77105-of-file", "command": "odd-house-88216-of-command", "variable": "odd-house-99327-of-variable", "later": "odd-house-66438-of-later"}
+	dir := t.TempDir()
+	file := filepath.Join(dir, "key")
+	if err := os.WriteFile(file, []byte(keys["file"]+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	command := "mkdir d"
+	for name, key := range keys {
+		command += " && printf %s '" + shifted(key) + "' | " + unshift + " >d/" + name
+	}
+	var once sync.Once
+	model := modeltest.Start(t, modeltest.Options{Command: command + " && git add -A && git commit -qm x", OnStream: func(*http.Request) {
+		once.Do(func() { // the next call reads it
+			if err := os.WriteFile(file, []byte(keys["later"]+"\n"), 0o600); err != nil {
+				t.Error(err)
+			}
+		})
+	}})
+	policy := filepath.Join(dir, "policy.yaml")
+	if err := os.WriteFile(policy, []byte(fmt.Sprintf(`version: 1
+egress:
+  models:
+    - {provider: anthropic, endpoint: %q, key_file: %q, names: [test-model]}
+    - {provider: openai, key_command: [/usr/bin/printf, %q]}
+    - {provider: gemini, key_env: %s}
+`, model.URL, file, keys["command"], keyVariable)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h := newHub(t, githubtest.Options{})
+	state := filepath.Join(t.TempDir(), "s")
+	o, printed := runKickWith(t, []string{keyVariable + "=" + keys["variable"]}, state,
+		append(h.args, "--policy", policy, "--agent-kind", "claude", "-p", "Add a greeting", "--program-dir", scripted(t, "claude"))...)
+	if o.Outcome != manager.Refused {
+		t.Fatalf("%s: %s\n%s", o.Outcome, o.Error, printed)
+	}
+	found := map[string]bool{}
+	for _, f := range o.Findings {
+		if f.Rule == "held-value" {
+			found[f.Path] = true
+		}
+	}
+	for name, key := range keys {
+		if !found["d/"+name] {
+			t.Errorf("the key in d/%s was not found: %v", name, found)
+		}
+		if strings.Contains(printed, key) {
+			t.Errorf("the key of the %s is in kick's output", name)
+		}
+		if out, _ := exec.Command("grep", "-rlF", key, filepath.Join(state, "kicks", o.ID, "egress.jsonl"), filepath.Join(state, "kicks", o.ID, "result.json")).CombinedOutput(); len(out) > 0 {
+			t.Errorf("the key of the %s is in %s", name, out)
+		}
+	}
+}
+
+// TestEgressSums holds the sums in what a kick prints and in its result.json
+// against its audit: calls of a model, a fetch that is denied and a host that is
+// denied.
+func TestEgressSums(t *testing.T) {
+	t.Parallel()
+	p, h := newProvider(t), newHub(t, githubtest.Options{})
+	o, dir := p.kick(t, h, "claude", "--program-dir", scripted(t, "claude"))
+	p.wantPullRequest(t, h, o, dir, modeltest.Messages)
+	want := sums(audit(t, dir))
+	if o.Egress == nil || *o.Egress != want || want.Allowed != 2 || want.Tokens != 30 || want.Bytes == 0 {
+		t.Errorf("printed %+v, the audit has %+v", o.Egress, want)
+	}
+	if kept := onlyOutcome(t, p.state); kept.Egress == nil || *kept.Egress != want {
+		t.Errorf("result.json has %+v, the audit %+v", kept.Egress, want)
+	}
+
+	state := filepath.Join(t.TempDir(), "s")
+	o, _ = runKick(t, state, "--repo", seedBare(t), "--publish", "none", "--", "sh", "-c", "git ls-remote https://github.com/acme/none; curl -s http://exfiltrate.example.net/ https://exfiltrate.example.net/; true")
+	want = sums(audit(t, filepath.Join(state, "kicks", o.ID)))
+	if kept := onlyOutcome(t, state); kept.Egress == nil || *kept.Egress != want || want.Denied != 3 || want.Allowed != 0 {
+		t.Errorf("result.json has %+v, the audit %+v", kept.Egress, want)
+	}
+}
+
+// sums adds up an audit.
+func sums(records []egress.Record) (s egress.Summary) {
+	for _, r := range records {
+		switch {
+		case r.Event == egress.Done:
+			s.Bytes += r.End.Sent + r.End.Got
+			if r.End.Usage != nil {
+				s.Tokens += r.End.Usage.Input + r.End.Usage.Output
+			}
+		case r.Verdict == egress.Allowed:
+			s.Allowed++
+		case r.Verdict == egress.Denied:
+			s.Denied++
+		}
+	}
+	return s
 }
 
 // wantWhole fails unless each allowed request has an end, one of them with an
