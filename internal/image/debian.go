@@ -23,7 +23,7 @@ import (
 // usrmerge, which would do on installation what canonical does here.
 var basePackages = []string{
 	"base-files", "base-passwd", "bash", "ca-certificates", "coreutils", "dash", "debianutils", "diffutils", "findutils",
-	"git", "grep", "gzip", "libc-bin", "mawk", "patch", "procps", "sed", "tar", "usr-is-merged",
+	"git", "grep", "gzip", "libc-bin", "mawk", "patch", "procps", "sed", "tar", "usr-is-merged", "util-linux",
 }
 
 // leftOut are directories of packages that no agent needs, but for what keep
@@ -177,16 +177,19 @@ func settle(t *tree) error {
 // finish adds what every image has, whatever it is made of: the places that the
 // launcher mounts on, and the agent's user.
 func finish(t *tree) error {
-	for _, dir := range []string{sandbox.DefaultMountPath, sandbox.HomeDir, "/proc", "/sys", "/dev", "/run", "/etc"} {
-		if t.has(dir[1:]) {
+	for _, dir := range []struct {
+		path string
+		mode int64
+	}{
+		{"/proc", 0o755}, {"/sys", 0o755}, {"/dev", 0o755}, {"/run", 0o755}, {"/etc", 0o755},
+		// What is mounted on these is the agent's to write, and OCI runtimes give a
+		// tmpfs the mode of the directory that it lies on.
+		{"/tmp", 0o1777}, {sandbox.HomeDir, 0o1777}, {sandbox.DefaultMountPath, 0o1777},
+	} {
+		if t.has(dir.path[1:]) {
 			continue
 		}
-		if err := t.dir(dir, 0o755); err != nil {
-			return err
-		}
-	}
-	if !t.has("tmp") {
-		if err := t.dir("/tmp", 0o1777); err != nil {
+		if err := t.dir(dir.path, dir.mode); err != nil {
 			return err
 		}
 	}
