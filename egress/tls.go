@@ -13,6 +13,8 @@ import (
 	"io/fs"
 	"os"
 	"time"
+
+	"github.com/kickhq/kick/internal/smallfile"
 )
 
 // TrustName is the name of a file beside the socket, made if the policy ends
@@ -132,6 +134,9 @@ var bundleFiles = []string{
 	"/etc/ssl/cert.pem",
 }
 
+// maxRoots is far more than the bundles of systems have, about 250 KB.
+const maxRoots = 8 << 20
+
 // systemRoots reads the system's roots. A system without any has programs that
 // trust none, which is its own matter.
 func systemRoots() ([]byte, error) {
@@ -140,7 +145,7 @@ func systemRoots() ([]byte, error) {
 		names = []string{name}
 	}
 	for _, name := range names {
-		pem, err := os.ReadFile(name)
+		pem, err := smallfile.Read(name, maxRoots)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}

@@ -216,10 +216,30 @@ func (s *signer) run(ctx context.Context) error {
 		}
 		head = made
 	}
+	if err := s.onBranch(ctx, ref, head); err != nil {
+		return err
+	}
 	pub := &s.p.pub
 	pub.Branch, pub.Commit, pub.Signed, pub.Updated = r.Refs.Branch, head, true, r.Refs.updated(r.Quarantine)
 	pub.Pushed = pub.Pushed || done < len(s.commits)
 	return s.p.journal("signed", map[string]string{"branch": r.Refs.Branch, "commit": head})
+}
+
+// onBranch holds what git says of the branch against the last commit that the
+// API named: the work is what the branch has.
+func (s *signer) onBranch(ctx context.Context, ref, head string) error {
+	have, err := s.push.remote.list(ctx, ref)
+	if err != nil {
+		return err
+	}
+	there := have.refs[ref]
+	if there == head {
+		return nil
+	}
+	if _, is, err := s.chain.reached(ctx, s.client, s.p.req.Target, s.push.op, there); err == nil && is {
+		return publishError(ReasonServer, s.push.op, "the branch is still at %s, and the last signed commit is %s", there, head)
+	}
+	return publishError(ReasonBranchMoved, s.push.op, "the branch is at %s, no longer at %s, the last signed commit", there, head)
 }
 
 // done is how many of the commits the branch has already, from an attempt

@@ -164,6 +164,41 @@ func TestSignedGoesOn(t *testing.T) {
 	}
 }
 
+// TestSignedAnswersThatLie: the API names a commit that the branch does not have.
+// What the branch has counts.
+func TestSignedAnswersThatLie(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		parent string // of the commit that the answer names
+		repo   githubtest.RepoOptions
+		reason Reason
+		says   string
+	}{
+		"with another parent":           {"main~1", githubtest.RepoOptions{}, ReasonTreeDiffers, "it does not follow"},
+		"and the branch has other work": {"main", githubtest.RepoOptions{DropModes: true}, ReasonBranchMoved, "the last signed commit"},
+		"and the branch has the work":   {"main", githubtest.RepoOptions{}, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := seeded(t, "echo x > x; chmod +x x", tc.repo, "echo y > x; git commit -qam x")
+			on := true
+			s.req.Form.Signed = &on
+			s.sh(s.repo.Dir, "git fetch -q "+s.clone+" HEAD")
+			lie := s.sh(s.repo.Dir, "printf 'tree %s\\nparent %s\\nauthor x <x@x> 1700000000 +0000\\ncommitter x <x@x> 1700000000 +0000\\ngpgsig x\\n\\nother\\n' $(git rev-parse FETCH_HEAD^{tree}) $(git rev-parse "+tc.parent+") | git hash-object -w -t commit --stdin")
+			s.hub.AddFault(githubtest.Fault{Match: "POST /graphql", After: true, Status: 200, Body: `{"data":{"createCommitOnBranch":{"commit":{"oid":"` + lie + `"}}}}`})
+			pub, err := Publish(t.Context(), s.req)
+			switch {
+			case reasonOf(err) != tc.reason || s.hub.LiveTokens() != 0:
+				t.Errorf("got %v, want %q", err, tc.reason)
+			case err == nil && (pub.Commit == lie || pub.Commit != s.repo.Ref("refs/heads/"+kickBranch)):
+				t.Errorf("published %s, and the branch is at %s", pub.Commit, s.repo.Ref("refs/heads/"+kickBranch))
+			case err != nil && (!strings.Contains(err.Error(), tc.says) || len(s.repo.Pulls()) != 0):
+				t.Errorf("got %v, %d pull requests", err, len(s.repo.Pulls()))
+			}
+		})
+	}
+}
+
 // TestSignedLeavesOthersAlone: a branch with other work is not touched.
 func TestSignedLeavesOthersAlone(t *testing.T) {
 	t.Parallel()

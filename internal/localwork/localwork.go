@@ -54,6 +54,10 @@ func Prepare(ctx context.Context, s Source, dir string) (pushbroker.Work, error)
 		err = inputf("there is no bundle at %q: mend the path, or write base..tip", s.Work)
 	default:
 		err = r.revisions(ctx, &w, s, dir)
+		var input *InputError
+		if serr == nil && errors.As(err, &input) {
+			err = inputf("%q is there, and is no regular file: name a bundle, or write base..tip (as a commit: %v)", s.Work, err)
+		}
 	}
 	if err != nil {
 		return w, err
