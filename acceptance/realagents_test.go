@@ -21,8 +21,9 @@ import (
 type realAgent struct {
 	kind string
 	wire modeltest.Wire
-	// reads are the paths that it asks the gateway for beside its model.
-	reads []string
+	// asks are the paths that it asks the model for beside answers, and reads
+	// those that it asks the gateway for beside its model.
+	asks, reads []string
 }
 
 var realAgents = []realAgent{
@@ -30,6 +31,7 @@ var realAgents = []realAgent{
 	{kind: "claude", wire: modeltest.Messages},
 	{kind: "gemini", wire: modeltest.Gemini},
 	{kind: "copilot", wire: modeltest.Chat},
+	{kind: "goose", wire: modeltest.Chat, asks: []string{"/v1/models"}},
 	{kind: "opencode", wire: modeltest.Chat, reads: []string{"/@opencode-ai%2fplugin"}},
 }
 
@@ -39,7 +41,7 @@ var realAgents = []realAgent{
 // connects to anything but the gateway, whose audit has their calls of the model
 // and nothing else that was let through.
 //
-// The packages are 570 MB to download, once for each version. Opt out with
+// The packages are 670 MB to download, once for each version. Opt out with
 // KICK_SKIP_REAL_AGENTS=1.
 func TestRealAgents(t *testing.T) {
 	t.Parallel()
@@ -54,7 +56,7 @@ func TestRealAgents(t *testing.T) {
 			dir, program := a.install(t)
 			p, h := newProvider(t), newHub(t, githubtest.Options{})
 			o, kick := p.kick(t, h, a.kind, "--program-dir", a.watched(t, program), "--program-dir", dir)
-			p.wantPullRequest(t, h, o, kick, a.wire)
+			p.wantPullRequest(t, h, o, kick, a.wire, a.asks...)
 			a.wantQuiet(t, kick)
 		})
 	}

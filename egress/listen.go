@@ -186,7 +186,7 @@ func socketIn(d *os.File) (socketID, error) {
 	if err := unix.Fstatat(int(d.Fd()), SocketName, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return socketID{}, fmt.Errorf("look at the socket: %w", err)
 	}
-	return socketID{uint64(st.Dev), st.Ino}, nil
+	return socketID{st.Dev, st.Ino}, nil
 }
 
 // answers tells what is wrong if nobody gets through to the socket any more.

@@ -90,6 +90,8 @@ var kinds = []Kind{
 			"OPENAI_API_KEY":          "{key}",
 		},
 		NeedsModel: true,
+		Tested:     "1.52.0",
+		NPM:        NPM{Spec: "@aaif/goose-binary-linux-{cpu}@{version}", Program: "bin/goose"},
 	},
 	{
 		Name: "opencode", Product: "OpenCode (npm opencode-ai)", API: OpenAIChat,
