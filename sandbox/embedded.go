@@ -75,6 +75,9 @@ func (e *Embedded) check(spec *LaunchSpec) error {
 // together: the artifacts are made in a second sandbox, which costs little.
 func (e *Embedded) together() bool { return false }
 
+// instead: nothing is needed that could be missing.
+func (e *Embedded) instead() Launcher { return nil }
+
 func (e *Embedded) newBox(ctx context.Context, spec LaunchSpec, mode frame.Mode) (box, error) {
 	p, err := newPlan(spec, mode)
 	if err != nil {

@@ -108,7 +108,8 @@ func (b *embeddedBox) prove(r frame.Readiness) ([]Property, error) {
 		shim:      shim,
 		entries:   b.plan.root.entries,
 		rlimits:   b.rlimits,
-		filters:   filters,
+		filters:   filters + 1, // the launcher's own, and the shim's
+		witness:   true,
 		readiness: r,
 	})
 	return append(props, b.limitProperties()...), nil
@@ -132,21 +133,20 @@ func (b *embeddedBox) limitProperties() []Property {
 		}
 		return Property{Name: name, Status: Enforced, Evidence: otherwise}
 	}
-	disk := fmt.Sprintf("poller: at most %d bytes in the workspace, measured at least every %v and when its file system fills; tmpfs sizes for the rest", p.limits.Disk, watchMaxDisk)
-	if p.spec.Workspace.Dir == "" {
-		disk = "tmpfs sizes"
-	}
 	processes := limit("process-limit", p.limits.Processes == 0, fmt.Sprintf("RLIMIT_NPROC in the user namespace is %d", p.limits.Processes+shimThreads))
 	if processes.Status == Enforced {
 		processes.Evidence += fmt.Sprintf("; %d of it for the shim's threads", shimThreads)
 	}
 	return []Property{
-		limit("memory-limit", p.limits.Memory == 0, fmt.Sprintf("watchdog: at most %d bytes of resident and shared memory, looked at at least every %v; %d bytes are left to the host", p.limits.Memory, watchMaxMemory, b.dog.reserve)),
+		limit("memory-limit", p.limits.Memory == 0, memoryEvidence(p.limits, b.dog.reserve)),
 		processes,
 		limit("cpu-limit", p.limits.CPUs == 0, ""),
-		limit("disk-limit", p.limits.Disk == 0, disk),
+		limit("disk-limit", p.limits.Disk == 0, diskEvidence(p.spec, p.limits)),
 	}
 }
+
+// describe has nothing to tell: the host's programs run.
+func (b *embeddedBox) describe(*Result) {}
 
 // look has nothing to note: the control group stays until it is removed.
 func (b *embeddedBox) look() {}

@@ -69,7 +69,7 @@ type ran struct {
 }
 
 // launch runs a specification with an id of its own and a PATH.
-func launch(t testing.TB, e *Embedded, spec LaunchSpec) ran {
+func launch(t testing.TB, e Launcher, spec LaunchSpec) ran {
 	t.Helper()
 	if spec.ID == "" {
 		spec.ID = kickid.New()

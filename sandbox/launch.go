@@ -25,6 +25,9 @@ type engine interface {
 	// together tells that the artifacts are made in the sandbox in which the
 	// command has run, unless it was lost. Otherwise they have one of their own.
 	together() bool
+	// instead is a launcher that can make the artifacts when this one cannot
+	// any more; nil if there is none.
+	instead() Launcher
 	// newBox plans a sandbox and gives it the workspace. Nothing is started.
 	newBox(ctx context.Context, spec LaunchSpec, mode frame.Mode) (box, error)
 }
@@ -120,12 +123,14 @@ func (k *kick) command(ctx context.Context) (*session, error) {
 	s := &session{spec: k.spec, limits: k.limits, mode: mode, box: b, sink: sink, event: event, pauses: k.engine.together(),
 		out: newOutput(k.spec.Stdout, k.spec.Stderr, k.limits.Output)}
 	err = s.run(ctx)
+	b.describe(res)
+	k.spec.Image = res.Image // a name may mean another one by the time that another sandbox is made
 	res.OutputCut = s.out.finish()
 	res.StdoutBytes, res.StderrBytes = s.out.total[0], s.out.total[1]
 	res.Isolation.Properties = s.props
 	res.Started = s.started
 	if err != nil {
-		return s, err
+		return s, errors.Join(err, s.endErr)
 	}
 	// A last look, for a command that fails may have done so for lack of space.
 	// It costs a walk through the workspace, so others are spared it.
@@ -137,9 +142,9 @@ func (k *kick) command(ctx context.Context) (*session, error) {
 	s.outcome(res, overDisk)
 	s.sayExited()
 	if res.Reason == ReasonLost || res.Reason == ReasonStartFailed && s.exit == nil {
-		return s, &Error{Kind: ErrRuntime, Op: "run the sandbox", Err: errors.New(res.Detail)}
+		return s, errors.Join(&Error{Kind: ErrRuntime, Op: "run the sandbox", Err: errors.New(res.Detail)}, s.endErr)
 	}
-	return s, nil
+	return s, s.endErr
 }
 
 // outcome translates what the session saw into the result.
@@ -170,10 +175,10 @@ func (s *session) outcome(res *Result, overDisk bool) {
 			ReasonDiskLimit:   fmt.Sprintf("the disk limit of %d bytes was reached", limits.Disk),
 			ReasonStartFailed: "the sandbox did not start in time" + s.lastWords(),
 		}[*killed]
-		if s.dog.why != "" && (res.Reason == ReasonOutOfMemory || res.Reason == ReasonDiskLimit) {
+		if s.dog.why != "" && (res.Reason == ReasonOutOfMemory || res.Reason == ReasonDiskLimit || res.Reason == ReasonLost) {
 			res.Detail = s.dog.why
 		}
-		if s.broke != nil {
+		if s.broke != nil && res.Detail == "" {
 			res.Detail = s.broke.Error()
 		}
 	case s.exit == nil:
@@ -260,27 +265,19 @@ func (k *kick) collectEarly(ctx context.Context) {
 // a cancel: work is never lost for the way in which a kick ended. The session is
 // the command's, which may have made them already; nil if there is no command.
 func (k *kick) collect(ctx context.Context, command *session) error {
-	s, err := k.collected(ctx, command)
-	if s == nil {
-		return err
-	}
+	h := k.handBack(ctx, command)
 	res, only := k.res, command == nil
-	s.sink.breakOff("the sandbox ended before it was whole")
-	res.Artifacts, res.Missing = s.sink.stored, s.sink.missing
+	if h.sink != nil {
+		h.sink.breakOff("the sandbox ended before it was whole")
+		res.Artifacts, res.Missing = h.sink.stored, h.sink.missing
+	}
 	if only {
-		res.Isolation.Properties = s.props
+		res.Isolation.Properties = h.props
 	}
-	if err == nil && !s.complete {
-		why := "it ended early" + s.lastWords()
-		if killed := s.killed.Load(); killed != nil {
-			why = string(*killed) + s.lastWords()
-		}
-		err = &Error{Kind: ErrRuntime, Op: "collect the work", Err: errors.New(why), Remedy: "The workspace is kept: kick salvage tries again"}
-	}
-	if err != nil {
-		res.Missing = append(res.Missing, "artifacts: "+err.Error())
+	if h.err != nil {
+		res.Missing = append(res.Missing, "artifacts: "+h.err.Error())
 		if only {
-			return err
+			return h.err
 		}
 		return nil
 	}
@@ -291,29 +288,103 @@ func (k *kick) collect(ctx context.Context, command *session) error {
 	return nil
 }
 
-// collected is the session that has made the artifacts, or as many of them as
-// could be had, and its error. The session is nil if there was none.
-func (k *kick) collected(ctx context.Context, command *session) (*session, error) {
+// handedBack is what a sandbox has handed back.
+type handedBack struct {
+	sink  *sinkCopy // nil: there was no sandbox
+	props []Property
+	err   error // why it is not all
+}
+
+func (s *session) handedBack(err error) handedBack {
+	if err == nil && s.mode == frame.CollectMode {
+		err = s.endErr
+	}
+	if err == nil && !s.complete {
+		why := "it ended early" + s.lastWords()
+		if killed := s.killed.Load(); killed != nil {
+			why = string(*killed) + s.lastWords()
+		}
+		err = &Error{Kind: ErrRuntime, Op: "collect the work", Err: errors.New(why), Remedy: "The workspace is kept: kick salvage tries again"}
+	}
+	return handedBack{s.sink, s.props, err}
+}
+
+// handBack finds the sandbox that has made the artifacts, or makes one.
+func (k *kick) handBack(ctx context.Context, command *session) handedBack {
 	sink := &sinkCopy{sink: k.spec.Workspace.Sink}
 	if command != nil && command.mode == frame.RunAndCollectMode {
 		if command.complete {
-			return command, nil
+			return command.handedBack(nil)
 		}
 		// What it could not make, another sandbox makes.
 		sink = command.sink.again("the sandbox was lost")
 	}
 	if k.early != nil {
 		if c := <-k.early; c != nil && c.run(ctx) {
-			return c.s, c.err
+			return c.s.handedBack(c.err)
 		}
 	}
 	c, err := k.newCollection(ctx, sink)
+	if err == nil && c.run(ctx) {
+		return c.s.handedBack(c.err)
+	}
+	if other := k.engine.instead(); other != nil && command != nil {
+		return k.handBackElsewhere(ctx, other, sink)
+	}
+	if err != nil {
+		return handedBack{err: err}
+	}
+	return c.s.handedBack(c.err)
+}
+
+// handBackElsewhere has another launcher make the artifacts. The sandbox of the
+// command is dead; only its runtime does not answer.
+func (k *kick) handBackElsewhere(ctx context.Context, other Launcher, sink *sinkCopy) handedBack {
+	spec := k.spec
+	spec.ID = spec.ID[:min(len(spec.ID), 17)] + "-s"
+	spec.Command, spec.Image, spec.OnEvent = nil, "", nil
+	spec.Network, spec.Egress = NetworkNone, Egress{}
+	spec.Workspace.Sink = &restOf{sink}
+	res, err := other.Run(ctx, spec)
+	sink.missing = append(sink.missing, res.Missing...)
+	return handedBack{sink: sink, err: err}
+}
+
+// restOf is a sink for what another sandbox has not made yet.
+type restOf struct{ copy *sinkCopy }
+
+func (r *restOf) Create(a Artifact, name string) (SinkWriter, error) {
+	if r.copy.had[cmp.Or(name, string(a))] {
+		return discard{}, nil
+	}
+	w, err := r.copy.sink.Create(a, name)
 	if err != nil {
 		return nil, err
 	}
-	c.run(ctx)
-	return c.s, c.err
+	return &counted{w, r.copy, a}, nil
 }
+
+// counted notes an artifact that is whole.
+type counted struct {
+	SinkWriter
+	copy *sinkCopy
+	a    Artifact
+}
+
+func (c *counted) Close() error {
+	err := c.SinkWriter.Close()
+	if err == nil {
+		c.copy.stored = append(c.copy.stored, c.a)
+	}
+	return err
+}
+
+// discard takes an artifact that is there already.
+type discard struct{}
+
+func (discard) Write(p []byte) (int, error) { return len(p), nil }
+func (discard) Close() error                { return nil }
+func (discard) Abort() error                { return nil }
 
 // claimed are the ids of the sandboxes that this process runs.
 var claimed sync.Map
@@ -330,21 +401,33 @@ func claim(id string) (release func(), err error) {
 	if !idForm.MatchString(id) {
 		return func() {}, nil // the specification's check has words for it
 	}
-	busy := func(err error) error {
-		return &Error{Kind: ErrSpec, Op: "id " + id, Err: err, Remedy: "If a sandbox of this id is running, wait for its end"}
+	release, err = claimNow(id)
+	for until := time.Now().Add(lingers); errors.Is(err, errLingers) && time.Now().Before(until); {
+		time.Sleep(5 * time.Millisecond)
+		release, err = claimNow(id)
 	}
+	if err != nil {
+		return nil, &Error{Kind: ErrSpec, Op: "id " + id, Err: unix.EADDRINUSE, Remedy: "If a sandbox of this id is running, wait for its end"}
+	}
+	return release, nil
+}
+
+// errLingers is a claim that another process has, or that has just ended.
+var errLingers = errors.New("the id is claimed")
+
+// claimNow claims an id without waiting.
+func claimNow(id string) (release func(), err error) {
 	if _, held := claimed.LoadOrStore(id, true); held {
-		return nil, busy(unix.EADDRINUSE)
+		return nil, errors.New("a sandbox of this id runs in this process")
 	}
 	name := &net.UnixAddr{Name: fmt.Sprintf("@kick-sandbox/%d/%s", os.Geteuid(), id), Net: "unixgram"}
 	c, err := net.ListenUnixgram("unixgram", name)
-	for until := time.Now().Add(lingers); errors.Is(err, unix.EADDRINUSE) && time.Now().Before(until); {
-		time.Sleep(5 * time.Millisecond)
-		c, err = net.ListenUnixgram("unixgram", name)
-	}
 	if err != nil {
 		claimed.Delete(id)
-		return nil, busy(err)
+		if errors.Is(err, unix.EADDRINUSE) {
+			err = errLingers
+		}
+		return nil, err
 	}
 	return func() {
 		_ = c.Close() // no file is behind it

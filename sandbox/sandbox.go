@@ -256,6 +256,8 @@ type Result struct {
 	Detail   string    // one line for people; may hold text from the sandbox, escaped
 	Started  time.Time // when the agent's command started; zero if it did not
 	Finished time.Time // when nothing of the sandbox was left
+	// Image is what ran, by digest or id, where the runtime uses images.
+	Image string
 	// Isolation is what the host found enforced on the live sandbox.
 	Isolation Isolation
 	// StdoutBytes and StderrBytes count what the agent wrote, also what was
@@ -281,6 +283,7 @@ type Usage struct {
 // on the live process, its mounts and its cgroup.
 type Isolation struct {
 	Runtime    string     `json:"runtime"`
+	Engine     string     `json:"engine,omitempty"` // the program that makes sandboxes for the runtime, with its version
 	Properties []Property `json:"properties"`
 }
 

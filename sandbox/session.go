@@ -28,6 +28,8 @@ type box interface {
 	// prove looks at the sandbox from outside, before anything of the agent
 	// has run, and at what the shim has tried.
 	prove(r frame.Readiness) ([]Property, error)
+	// describe tells what runs, in the Result.
+	describe(r *Result)
 	// look notes what can be known only while the sandbox lives. It is called
 	// when the command has ended and the shim waits for the host.
 	look()
@@ -79,10 +81,10 @@ type session struct {
 	exited   chan struct{} // closed when it has ended
 	over     chan struct{} // closed when the shim says nothing more
 	killed   atomic.Pointer[Reason]
-	cut      atomic.Pointer[Reason] // why the host ended the collection in the same sandbox
 
 	// What came of it.
 	props      []Property
+	endErr     error // what could not be removed
 	started    time.Time
 	exit       *frame.ExitStatus
 	saidExited bool
@@ -91,18 +93,19 @@ type session struct {
 	complete   bool   // it said goodbye
 }
 
-// end notes why the host ends the sandbox. The first reason stays.
+// end notes why the host ends the sandbox, while the command runs. The first
+// reason stays.
 func (s *session) end(r Reason) {
 	select {
-	case <-s.exited:
-		s.cut.CompareAndSwap(nil, &r)
+	case <-s.exited: // how the command ended is known
 	default:
 		s.killed.CompareAndSwap(nil, &r)
 	}
 }
 
 // run starts the sandbox, proves it, lets it go and sees it to its end. The
-// error is a failure of the runtime; how the command fared is in s.
+// error is a failure of the runtime before the command ran; how that fared, and
+// what was left, is in s.
 func (s *session) run(ctx context.Context) (err error) {
 	s.released, s.running, s.exited, s.over = make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{})
 	s.dog.workspace = s.spec.Workspace.Dir
@@ -118,7 +121,8 @@ func (s *session) run(ctx context.Context) (err error) {
 	err = s.converse()
 	close(s.over)
 	wg.Wait()
-	used, endErr := s.box.end()
+	var used boxUsage
+	used, s.endErr = s.box.end()
 	if used.oomKills > 0 && (s.exit == nil || s.exit.Code != 0) {
 		s.killed.CompareAndSwap(nil, new(ReasonOutOfMemory))
 	}
@@ -127,7 +131,7 @@ func (s *session) run(ctx context.Context) (err error) {
 	}
 	s.dog.peak.Memory = max(s.dog.peak.Memory, used.peak.Memory)
 	s.dog.peak.Processes = max(s.dog.peak.Processes, used.peak.Processes)
-	return errors.Join(err, endErr)
+	return err
 }
 
 // supervise ends the sandbox when its time is up, the caller gives up or a

@@ -32,6 +32,8 @@ type watchdog struct {
 	// diskReserve is what the workspace's file system must have left, if that
 	// is more than it must have anyway.
 	diskReserve int64
+	// lost says when the runtime has lost sight of the sandbox, and why.
+	lost <-chan string
 	// full tells that the process limit was seen reached.
 	full bool
 	// why says more of the limit that was reached, where there is more to say.
@@ -65,6 +67,10 @@ func (w *watchdog) run(ctx context.Context, exceeded func(Reason)) {
 	for {
 		select {
 		case <-ctx.Done():
+			return
+		case why := <-w.lost:
+			w.say(why)
+			exceeded(ReasonLost)
 			return
 		case <-memory:
 			begin := time.Now()
@@ -134,6 +140,18 @@ func (w *watchdog) limitMemory(limit int64) {
 	if w.memory = limit; limit > 0 {
 		w.reserve = hostReserve()
 	}
+}
+
+// memoryEvidence and diskEvidence say how the watchdog holds a limit.
+func memoryEvidence(l Limits, reserve int64) string {
+	return fmt.Sprintf("watchdog: at most %d bytes of resident and shared memory, looked at at least every %v; %d bytes are left to the host", l.Memory, watchMaxMemory, reserve)
+}
+
+func diskEvidence(s LaunchSpec, l Limits) string {
+	if s.Workspace.Dir == "" {
+		return "tmpfs sizes"
+	}
+	return fmt.Sprintf("poller: at most %d bytes in the workspace, measured at least every %v and when its file system fills; tmpfs sizes for the rest", l.Disk, watchMaxDisk)
 }
 
 // hostReserve is how much memory is kept free for the rest of the host. What a

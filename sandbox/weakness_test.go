@@ -172,7 +172,7 @@ func TestProveHost(t *testing.T) {
 	}
 	missing := map[string]bool{}
 	for _, p := range prove(subject{
-		proc: "/proc/self", hostUID: 4242, hostGID: 4242, groups: []int{77}, shim: fi,
+		proc: "/proc/self", hostUID: 4242, hostGID: 4242, groups: []int{77}, shim: fi, filters: 1, witness: true,
 		entries: []frame.Entry{{Kind: frame.BindEntry, Path: "/nonexistent", ReadOnly: true}},
 		rlimits: []frame.Rlimit{{Resource: unix.RLIMIT_NPROC, Value: 1}},
 	}) {
@@ -195,7 +195,7 @@ func TestProveGone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range prove(subject{proc: "/proc/nonexistent", hostUID: 1, hostGID: 1, shim: fi}) {
+	for _, p := range prove(subject{proc: "/proc/nonexistent", hostUID: 1, hostGID: 1, shim: fi, witness: true}) {
 		if p.Status != Missing {
 			t.Errorf("%s is %s: %s", p.Name, p.Status, p.Evidence)
 		}

@@ -17,8 +17,9 @@ import (
 // shim and the agent must not have. An execve on the same thread follows.
 func lockDown(j frame.Jail) error {
 	// A session keyring is inherited, and with it what the caller's login put
-	// there. Kernels without keyrings have nothing to leave.
-	if _, err := unix.KeyctlInt(unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0, 0, 0); err != nil && !errors.Is(err, unix.ENOSYS) {
+	// there. Kernels without keyrings have nothing to leave, and where an engine's
+	// filter refuses the call already, none can be reached.
+	if _, err := unix.KeyctlInt(unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0, 0, 0); err != nil && !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EPERM) {
 		return failed("keyring", "join a new session keyring", err)
 	}
 	for _, r := range j.Rlimits {
@@ -63,10 +64,14 @@ func dropCapabilities(keep []int) error {
 		if slices.Contains(keep, c) {
 			continue
 		}
-		err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0)
+		has, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, uintptr(c), 0, 0, 0)
 		if errors.Is(err, unix.EINVAL) {
 			break // past the last capability of this kernel
 		}
+		if err == nil && has == 0 {
+			continue // an engine has dropped it, and the right to drop with it
+		}
+		err = unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0)
 		if err != nil {
 			return fmt.Errorf("capability %d from the bounding set: %w", c, err)
 		}

@@ -1,12 +1,19 @@
+// Go's runtime would hold two files of the control group open, to follow its
+// processor limit, and nothing but the three standard descriptors may be open.
+//
+//go:debug containermaxprocs=0
+//go:debug updatemaxprocs=0
+
 // Command kick-shim is the first process in every sandbox. It is a small
 // static program of its own, so that a kick neither pays for the start of the
 // whole of kick nor has it in the sandbox, and it trusts nothing but its first
 // configuration, which comes from the host over standard input. It speaks the
 // protocol of internal/frame on standard input and output.
 //
-// In the embedded runtime it starts as "jail", builds the sandbox around
-// itself and executes itself again as "init"; other runtimes build the sandbox
-// and start "init" at once.
+// In the embedded runtime it starts as "jail", builds the sandbox around itself
+// and executes itself again as "init". In a container, which an engine has built,
+// it starts as "lock", gives up what the engine has left to it and executes
+// itself as "init" too.
 package main
 
 import (
@@ -26,6 +33,8 @@ func main() {
 	switch role {
 	case "jail":
 		err = jail()
+	case "lock":
+		err = lock()
 	case "init":
 		err = initProcess()
 	default:
