@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/kickhq/kick/sandbox"
 )
@@ -18,11 +21,38 @@ func New(state *State, shim io.Reader, version string) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
+	podman, err := NewPodman(state, embedded, "")
+	if err != nil {
+		return nil, err
+	}
 	return &Manager{
 		State:     state,
-		Launchers: map[string]sandbox.Launcher{"embedded": embedded},
+		Launchers: map[string]sandbox.Launcher{"embedded": embedded, "podman": podman},
 		Version:   version,
 	}, nil
+}
+
+// NewPodman returns the Podman launcher. Its shim is the embedded launcher's,
+// which makes the artifacts where Podman cannot any more. image is what
+// Preflight runs.
+func NewPodman(state *State, embedded *sandbox.Embedded, image string) (*sandbox.Podman, error) {
+	return sandbox.NewPodman(sandbox.PodmanConfig{
+		Shim: embedded.OpenShim, Dir: filepath.Join(state.Dir, "podman"), Image: image, Fallback: embedded,
+	})
+}
+
+// launcher finds the launcher of a request.
+func (m *Manager) launcher(req Request) (sandbox.Launcher, error) {
+	l, ok := m.Launchers[req.Runtime]
+	if !ok {
+		names := slices.Sorted(maps.Keys(m.Launchers))
+		return nil, &sandbox.Error{Kind: sandbox.ErrSpec, Op: fmt.Sprintf("no runtime %q", req.Runtime),
+			Remedy: "This kick knows " + strings.Join(names, ", ") + "."}
+	}
+	if p, ok := l.(*sandbox.Podman); ok && req.PodmanSocket != "" {
+		l = p.At(req.PodmanSocket)
+	}
+	return l, nil
 }
 
 // NewEmbedded returns the embedded launcher.

@@ -82,6 +82,7 @@ type Outcome struct {
 	Notes       []string           `json:"notes,omitempty"`
 	Timings     map[string]float64 `json:"timings"` // seconds, by step; "total" is the whole kick
 	Isolation   sandbox.Isolation  `json:"isolation"`
+	Image       string             `json:"image,omitempty"`  // what the agent ran in, by digest or id, where the runtime uses images
 	Egress      *egress.Summary    `json:"egress,omitempty"` // what went through the gateway, if there was one
 	Error       string             `json:"error,omitempty"`
 	Remedy      string             `json:"remedy,omitempty"`

@@ -42,7 +42,7 @@ func (m *Manager) Recover(ctx context.Context, id string) (Outcome, error) {
 	}
 	get := func(event, name string) string { v, _ := field(entries, event, name); return v }
 	r := &run{m: m, k: k, start: time.Now(), work: m.State.workOf(id)}
-	r.req.Runtime = get("kick", "runtime")
+	r.req.Runtime, r.req.Image, r.req.PodmanSocket = get("kick", "runtime"), get("kick", "image"), get("kick", "podmanSocket")
 	r.out = Outcome{
 		ID: id, Agent: get("kick", "agent"), Repo: get("kick", "repo"),
 		Base: get("prepared", "branch"), BaseCommit: get("prepared", "commit"),
@@ -114,6 +114,8 @@ func (m *Manager) tryAgain(ctx context.Context, o Outcome) (Outcome, error) {
 	}
 	r := &run{m: m, k: k, start: time.Now(), work: m.State.workOf(o.ID), out: o}
 	r.req.Runtime, _ = field(entries, "kick", "runtime")
+	r.req.Image, _ = field(entries, "kick", "image")
+	r.req.PodmanSocket, _ = field(entries, "kick", "podmanSocket")
 	r.out.Notes = slices.DeleteFunc(slices.Clone(o.Notes), func(n string) bool { return strings.HasPrefix(n, leftInPlace) || strings.HasPrefix(n, unsettledNote) })
 	if m.State.unsalvaged(o) {
 		r.out.Missing = nil
@@ -147,12 +149,12 @@ func (r *run) salvage(ctx context.Context, mirror string) error {
 		r.takeWork(sandbox.Result{})
 		return nil
 	}
-	launcher, ok := r.m.Launchers[r.req.Runtime]
-	if !ok {
-		return fmt.Errorf("kick %s ran on runtime %q, which this kick does not know", r.k.ID, r.req.Runtime)
+	launcher, err := r.m.launcher(r.req)
+	if err != nil {
+		return fmt.Errorf("salvage kick %s: %w", r.k.ID, err)
 	}
 	res, err := workspace.Salvage(ctx, launcher, workspace.SalvageRequest{
-		ID: r.k.ID, Agent: r.out.Agent, Dir: r.work, Mirror: mirror, BaseOID: r.out.BaseCommit, Sink: sink,
+		ID: r.k.ID, Agent: r.out.Agent, Image: r.req.Image, Dir: r.work, Mirror: mirror, BaseOID: r.out.BaseCommit, Sink: sink,
 	})
 	if err != nil {
 		return fmt.Errorf("salvage kick %s: %w", r.k.ID, err)

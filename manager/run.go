@@ -41,6 +41,7 @@ func (m *Manager) Run(ctx context.Context, req Request) (Outcome, error) {
 	swept := m.sweep(ctx, req)
 	if err := k.Journal.Note("kick", map[string]string{
 		"agent": req.Agent, "runtime": req.Runtime, "repo": req.Source.Repo, "base": req.Source.Base, "work": r.work, "version": m.Version,
+		"image": req.Image, "podmanSocket": req.PodmanSocket,
 	}); err != nil {
 		r.fail(Internal, err)
 	} else {
@@ -242,11 +243,9 @@ func artifactsMax(l sandbox.Limits) int64 {
 // launch runs the agent; when it returns, nothing of the sandbox is left.
 func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 	began := time.Now()
-	launcher, ok := r.m.Launchers[r.req.Runtime]
-	if !ok {
-		names := slices.Sorted(maps.Keys(r.m.Launchers))
-		return sandbox.Result{}, &sandbox.Error{Kind: sandbox.ErrSpec, Op: fmt.Sprintf("no runtime %q", r.req.Runtime),
-			Remedy: "This kick knows " + strings.Join(names, ", ") + "."}
+	launcher, err := r.m.launcher(r.req)
+	if err != nil {
+		return sandbox.Result{}, err
 	}
 	transcript, err := os.OpenFile(r.k.Path("transcript.log"), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -332,7 +331,7 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 // environment is all that the agent's command gets.
 func (r *run) environment() map[string]string {
 	env := map[string]string{
-		"PATH":             SandboxPath(r.req.ProgramDirs),
+		"PATH":             r.path(),
 		"HOME":             sandbox.HomeDir,
 		"USER":             "agent",
 		"LOGNAME":          "agent",
@@ -349,6 +348,14 @@ func (r *run) environment() map[string]string {
 	}
 	maps.Copy(env, r.req.Env)
 	return env
+}
+
+// path is the agent's PATH. An image has its own programs, not the host's.
+func (r *run) path() string {
+	if r.req.Image != "" {
+		return "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	}
+	return SandboxPath(r.req.ProgramDirs)
 }
 
 // SandboxPath is the PATH of an agent. It keeps the caller's PATH as far as its directories exist in a
@@ -371,6 +378,7 @@ func SandboxPath(programDirs []string) string {
 // judge turns the end of the sandbox into the outcome, unless the agent did
 // well: then the broker goes on.
 func (r *run) judge(ctx context.Context, res sandbox.Result, err error) {
+	r.out.Image = res.Image
 	r.out.Isolation, r.out.Reason, r.out.Missing = res.Isolation, res.Reason, res.Missing
 	if !res.Started.IsZero() {
 		r.out.AgentExit = &res.ExitCode

@@ -20,7 +20,8 @@ func (m *Manager) sweep(ctx context.Context, req Request) <-chan []string {
 	notes := make(chan []string, 1)
 	go func() {
 		var out []string
-		if reaper, ok := m.Launchers[req.Runtime].(sandbox.Reaper); ok {
+		launcher, _ := m.launcher(req) // the run says what is wrong
+		if reaper, ok := launcher.(sandbox.Reaper); ok {
 			if _, err := reaper.Reap(ctx); err != nil && ctx.Err() == nil {
 				out = append(out, "clean up after dead sandboxes: "+err.Error())
 			}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"sync/atomic"
 
 	"github.com/kickhq/kick/internal/frame"
@@ -52,6 +53,11 @@ func NewEmbedded(c EmbeddedConfig) (*Embedded, error) {
 
 func noShim() error {
 	return &Error{Kind: ErrSpec, Op: "embedded runtime", Err: errors.New("there is no shim"), Remedy: "Build kick with make build, which builds the shim first"}
+}
+
+// OpenShim opens the launcher's copy of the shim.
+func (e *Embedded) OpenShim() (io.ReadCloser, error) {
+	return os.Open("/proc/self/fd/" + strconv.Itoa(int(e.shim.Fd())))
 }
 
 // Close frees the launcher. No run may be going on.

@@ -155,7 +155,17 @@ func (b *embeddedBox) kill() { b.proc.kill() }
 
 func (b *embeddedBox) gone() <-chan struct{} { return b.proc.done }
 
-func (b *embeddedBox) lastWords() string { return b.proc.log.String() }
+func (b *embeddedBox) lastWords() string {
+	select {
+	case <-b.proc.done:
+		if words := b.proc.log.String(); words != "" {
+			return words
+		}
+		return b.proc.state.String() // an exit status or a signal
+	default:
+		return b.proc.log.String()
+	}
+}
 
 func (b *embeddedBox) end() (boxUsage, error) {
 	b.proc.end()

@@ -328,7 +328,7 @@ func (k *kick) handBack(ctx context.Context, command *session) handedBack {
 	if err == nil && c.run(ctx) {
 		return c.s.handedBack(c.err)
 	}
-	if other := k.engine.instead(); other != nil && command != nil {
+	if other := k.engine.instead(); other != nil {
 		return k.handBackElsewhere(ctx, other, sink)
 	}
 	if err != nil {
@@ -347,7 +347,7 @@ func (k *kick) handBackElsewhere(ctx context.Context, other Launcher, sink *sink
 	spec.Workspace.Sink = &restOf{sink}
 	res, err := other.Run(ctx, spec)
 	sink.missing = append(sink.missing, res.Missing...)
-	return handedBack{sink: sink, err: err}
+	return handedBack{sink, res.Isolation.Properties, err}
 }
 
 // restOf is a sink for what another sandbox has not made yet.

@@ -29,6 +29,8 @@ import (
 type Podman struct {
 	config PodmanConfig
 	client *podman.Client
+	// address is what is wrong with the service's address.
+	address error
 
 	// weak changes a container so that it lacks a property, for the tests of the
 	// host's checks. It is nil in earnest.
@@ -94,11 +96,6 @@ func NewPodman(c PodmanConfig) (*Podman, error) {
 	if c.Socket == "" {
 		c.Socket = DefaultPodmanSocket()
 	}
-	socket, err := podman.Socket(c.Socket)
-	if err != nil {
-		return nil, specError("podman socket", err, "Set podman_socket, or CONTAINER_HOST, to one of this host")
-	}
-	c.Socket = socket
 	known := false
 	for _, r := range provedRuntimes {
 		known = known || filepath.Base(c.OCIRuntime) == r || c.OCIRuntime == r
@@ -106,7 +103,15 @@ func NewPodman(c PodmanConfig) (*Podman, error) {
 	if !known {
 		return nil, specError("OCI runtime", fmt.Errorf("%q: nothing outside can look into its containers and prove their isolation", c.OCIRuntime), "Use crun or runc")
 	}
-	return &Podman{config: c, client: podman.New(socket)}, nil
+	return (&Podman{config: c}).At(c.Socket), nil
+}
+
+// At returns the same launcher for another service, by its address.
+func (l *Podman) At(address string) *Podman {
+	other := &Podman{config: l.config}
+	other.config.Socket, other.address = podman.Socket(address)
+	other.client = podman.New(other.config.Socket)
+	return other
 }
 
 // Close frees the connections. No run may be going on.
@@ -124,6 +129,9 @@ func (l *Podman) Run(ctx context.Context, spec LaunchSpec) (Result, error) {
 func (l *Podman) isolation() Isolation { return Isolation{Runtime: "podman"} }
 
 func (l *Podman) check(spec *LaunchSpec) error {
+	if l.address != nil {
+		return specError("podman socket", l.address, "Set podman_socket in kick.yaml or CONTAINER_HOST to one of this host")
+	}
 	if spec.Image == "" {
 		return specError("image", errors.New("there is none"), "Name an image of the Podman service (`podman images` lists them; `kick image build` makes one)")
 	}

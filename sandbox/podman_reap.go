@@ -29,8 +29,8 @@ func (l *Podman) Preflight(ctx context.Context) (Isolation, error) {
 // can be claimed, which it cannot while the kick lives, or if it is past its
 // deadline.
 func (l *Podman) Reap(ctx context.Context) ([]string, error) {
-	if _, err := os.Lstat(l.config.Socket); errors.Is(err, os.ErrNotExist) {
-		return nil, nil // no service, so nothing that it could remove
+	if _, err := os.Lstat(l.config.Socket); err != nil {
+		return nil, nil // no service here, so nothing that it could remove
 	}
 	fail := func(op string, err error) error { return &Error{Kind: ErrRuntime, Op: op, Err: err} }
 	list, err := l.client.List(ctx, labelID)

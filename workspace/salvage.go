@@ -18,6 +18,7 @@ import (
 type SalvageRequest struct {
 	ID      string
 	Agent   string
+	Image   string // where the launcher uses images
 	Dir     string // the live workspace directory
 	Mirror  string // mirror generation that it borrows from
 	BaseOID string
@@ -51,6 +52,7 @@ func Salvage(ctx context.Context, l sandbox.Launcher, req SalvageRequest) (sandb
 	spec := sandbox.LaunchSpec{
 		ID:      req.ID,
 		Agent:   req.Agent,
+		Image:   req.Image,
 		Network: sandbox.NetworkNone,
 		Workspace: sandbox.Workspace{
 			Dir:     req.Dir,

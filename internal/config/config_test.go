@@ -43,7 +43,7 @@ func TestParseRefuses(t *testing.T) {
 		{"key as list", "agents: {? [a] : {}}", []string{`1:12: agents."": a key is a list; write a plain name`}},
 		{"image as number", "agent_sandbox: {image: 7}", []string{`1:24: agent_sandbox.image: is a number, but text belongs here; put it in quotes`}},
 		{"image with a space", "agent_sandbox: {image: 'a b'}", []string{`1:24: agent_sandbox.image: holds a space`}},
-		{"unknown runtime", "agent_sandbox: {runtime: podman}", []string{`1:26: agent_sandbox.runtime: is "podman"; use embedded`}},
+		{"unknown runtime", "agent_sandbox: {runtime: docker}", []string{`1:26: agent_sandbox.runtime: is "docker"; use one of embedded, podman`}},
 		{"misspelt runtime", "agent_sandbox: {runtime: Embeded}", []string{`1:26: agent_sandbox.runtime: is "Embeded"; did you mean embedded?`}},
 		{"bridge", "agent_sandbox: {network_mode: bridge}", []string{`1:31: agent_sandbox.network_mode: is "bridge"; a sandbox never has a network of its own: use restricted`}},
 		{"host", "agents: {a: {sandbox: {network_mode: host}}}", []string{`1:38: agents.a.sandbox.network_mode: is "host"; a sandbox never has`}},

@@ -16,7 +16,7 @@ import (
 )
 
 // Runtimes are the values of runtime that this version can run.
-var Runtimes = []string{"embedded"}
+var Runtimes = []string{"embedded", "podman"}
 
 // What is done with the commits of a kick.
 const (
@@ -38,6 +38,7 @@ type (
 		enabled      *Value[bool]
 		runtime      *Value[string]
 		image        *Value[string]
+		podmanSocket *Value[string]
 		envAllowlist *Value[[]string]
 		networkMode  *Value[sandbox.NetworkMode]
 		timeout      *Value[time.Duration]
@@ -119,10 +120,12 @@ var topFields = []field[Config]{
 var sandboxFields = []field[sandboxBlock]{
 	{"enabled", "Opens this gate. Both agent_sandbox.enabled and agents.NAME.sandbox.enabled are needed. Default: false.",
 		object{"type": "boolean"}, func(d *decoder, p place, b *sandboxBlock) { set(d, p, &b.enabled, (*decoder).boolean) }},
-	{"runtime", "What isolates the agent. Default: embedded.",
+	{"runtime", "What isolates the agent: embedded (the kernel, with the host's programs) or podman (a container of an image). Default: embedded.",
 		enumSchema(Runtimes), func(d *decoder, p place, b *sandboxBlock) { setUnlessZero(d, p, &b.runtime, readRuntime) }},
-	{"image", "Container image of the agent, for runtimes that use images. The embedded runtime uses the host's programs.",
+	{"image", "Container image of the agent, for runtimes that use images: by id, by name with a digest, or by name, which is looked up once a kick. It is never pulled. The embedded runtime uses the host's programs.",
 		object{"type": "string"}, func(d *decoder, p place, b *sandboxBlock) { setUnlessZero(d, p, &b.image, readWord) }},
+	{"podman_socket", "The Podman service's socket, as unix:///path. Default: CONTAINER_HOST, else the user's own service, or the system's as root.",
+		object{"type": "string"}, func(d *decoder, p place, b *sandboxBlock) { setUnlessZero(d, p, &b.podmanSocket, readWord) }},
 	{"env_allowlist", "Names of environment variables that are taken from the host. A credential's name is refused, and so is a credential's value when the kick starts. The agent's list replaces the global one. Default: none.",
 		object{"type": "array", "items": object{"type": "string", "pattern": envName.String()}, "uniqueItems": true},
 		func(d *decoder, p place, b *sandboxBlock) { set(d, p, &b.envAllowlist, readAllowlist) }},

@@ -23,6 +23,7 @@ type Resolved struct {
 	Enabled      Value[bool] // both gates
 	Runtime      Value[string]
 	Image        Value[string] // empty when the runtime uses none
+	PodmanSocket Value[string]
 	EnvAllowlist Value[[]string]
 	NetworkMode  Value[sandbox.NetworkMode]
 	Timeout      Value[time.Duration]
@@ -58,6 +59,7 @@ func (c *Config) Agent(name string) (Resolved, error) {
 		Enabled:      c.gates(a),
 		Runtime:      first(own.runtime, all.runtime, Runtimes[0]),
 		Image:        first(own.image, all.image, ""),
+		PodmanSocket: first(own.podmanSocket, all.podmanSocket, ""),
 		EnvAllowlist: first(own.envAllowlist, all.envAllowlist, []string{}),
 		NetworkMode:  first(own.networkMode, all.networkMode, sandbox.NetworkRestricted),
 		Timeout:      first(own.timeout, all.timeout, def.Wall),

@@ -75,7 +75,7 @@ func TestSchemaRefuses(t *testing.T) {
 		"unknown key":       "agent_sandbox: {timout_s: 5}",
 		"unknown agent key": "agents: {a: {token: x}}",
 		"wrong type":        "agent_sandbox: {enabled: 1}",
-		"runtime":           "agent_sandbox: {runtime: podman}",
+		"runtime":           "agent_sandbox: {runtime: docker}",
 		"network mode":      "agents: {a: {sandbox: {network_mode: host}}}",
 		"negative timeout":  "agent_sandbox: {timeout_s: -1}",
 		"size without unit": "agent_sandbox: {limits: {memory: 512}}",

@@ -55,8 +55,10 @@ func equip(req *manager.Request, o Options) error {
 	case k.MaxPrompt > 0 && len(req.Prompt) > k.MaxPrompt:
 		return fmt.Errorf("agent kind %s takes its prompt as an argument, which Linux limits to 128 KiB, and this one has %d bytes: shorten it, or put the material into the repository", k.Name, len(req.Prompt))
 	}
-	if err := installed(k, req.ProgramDirs); err != nil {
-		return err
+	if req.Image == "" { // what an image holds, its runtime alone can see
+		if err := installed(k, req.ProgramDirs); err != nil {
+			return err
+		}
 	}
 	route, err := k.Route(req.Policy.For(req.Source.Repo, req.Agent).Egress.Models)
 	if err != nil {

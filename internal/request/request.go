@@ -47,6 +47,7 @@ type Options struct {
 	Processes               int
 	CPUs                    float64
 	ProgramDirs             []string
+	Image                   string
 	AcceptWeaker            []string
 	GitHubAppID             string
 	GitHubAppKey, GitHubAPI string
@@ -285,7 +286,8 @@ func apply(req *manager.Request, o *Options, r config.Resolved) error {
 	}
 	req.Limits = r.Limits()
 	req.WorkspaceDir = r.WorkspaceDir.Value
-	req.Image = r.Image.Value
+	fill(&o.Image, r.Image.Value)
+	req.PodmanSocket = r.PodmanSocket.Value
 	env, err := r.Env(os.LookupEnv)
 	req.Env = env
 	return err
@@ -293,7 +295,7 @@ func apply(req *manager.Request, o *Options, r config.Resolved) error {
 
 // Weaknesses are the names that Options.AcceptWeaker may hold.
 func Weaknesses() []string {
-	names := slices.Clone(sandbox.EmbeddedProperties)
+	names := slices.Clone(sandbox.EmbeddedProperties) // those of Podman are among them
 	for _, h := range gitversion.Holes {
 		names = append(names, h.Name())
 	}
@@ -323,6 +325,14 @@ func settings(req *manager.Request, o Options) error {
 	}
 	if !slices.Contains(config.Runtimes, req.Runtime) {
 		return fmt.Errorf("--runtime %s: this kick knows %s", req.Runtime, strings.Join(config.Runtimes, ", "))
+	}
+	switch req.Image = o.Image; {
+	case req.Runtime == "embedded" && req.Image != "":
+		return errors.New("--image: the embedded runtime runs this host's programs and takes no image: leave it out, or pass --runtime podman")
+	case req.Runtime != "embedded" && req.Image == "":
+		return fmt.Errorf("--runtime %s runs agents in an image, and there is none: pass --image, or set image in kick.yaml (`kick image build` makes one)", req.Runtime)
+	case req.Image != "" && len(req.ProgramDirs) > 0:
+		return errors.New("--program-dir is for the embedded runtime: in an image, its own programs run")
 	}
 	switch req.Network = sandbox.NetworkMode(o.Network); req.Network {
 	case "":
