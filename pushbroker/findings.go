@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/kickhq/kick/policy"
 )
@@ -49,11 +50,17 @@ func (fs *findings) add(found ...policy.Finding) {
 }
 
 // sorted returns the findings: those that block first, then by commit, path
-// and line.
+// and line. What the repository's own CI has is behind what the work has.
 func (fs *findings) sorted(commits []Commit) []policy.Finding {
 	order := map[string]int{}
 	for i, c := range commits {
 		order[c.OID] = i + 1
+	}
+	place := func(f policy.Finding) int {
+		if strings.HasPrefix(f.Rule, "ci-") {
+			return len(commits) + 1
+		}
+		return order[f.Commit]
 	}
 	rank := map[policy.Level]int{policy.Review: 1, policy.Report: 2}
 	list := slices.Clone(fs.list)
@@ -67,7 +74,7 @@ func (fs *findings) sorted(commits []Commit) []policy.Finding {
 	slices.SortStableFunc(list, func(a, b policy.Finding) int {
 		return cmp.Or(
 			cmp.Compare(rank[a.Level], rank[b.Level]),
-			cmp.Compare(order[a.Commit], order[b.Commit]),
+			cmp.Compare(place(a), place(b)),
 			cmp.Compare(a.Path, b.Path),
 			cmp.Compare(a.Line, b.Line),
 			cmp.Compare(a.Column, b.Column),
