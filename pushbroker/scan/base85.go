@@ -29,13 +29,22 @@ var lead85 = func() (t [256]byte) {
 	return t
 }()
 
-// Nearly all base85 of 20 letters has both cases.
+// Nearly all base85 of 20 digits has letters of both cases, and others.
 const (
-	upperCase = 1 << iota
+	letterOrDigit = iota
+	upperCase
 	lowerCase
+	noLetter
 )
 
+type counts [4]int
+
 var caseOf = func() (t [256]byte) {
+	for c := range t {
+		if sixBits[c] == 0xff {
+			t[c] = noLetter
+		}
+	}
 	for i := range 26 {
 		t['A'+i], t['a'+i] = upperCase, lowerCase
 	}
@@ -46,11 +55,11 @@ var caseOf = func() (t [256]byte) {
 // there on.
 func (w *rewriter) base85(from, to int) {
 	text := w.parent.text
-	var seen byte
+	n := counts{}
 	for _, c := range text[from:to] {
-		seen |= caseOf[c]
+		n[caseOf[c]]++
 	}
-	if seen != upperCase|lowerCase {
+	if n[upperCase] == 0 || n[lowerCase] == 0 || n[noLetter]*maxLetters < to-from {
 		return
 	}
 	for p := from; p+15 <= to; p++ {

@@ -1,6 +1,7 @@
 package scan
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -22,10 +23,11 @@ type budget struct {
 	// opaque is the kind of what could not be opened; empty: nothing.
 	opaque string
 
-	seen map[unpacked]bool
-	xz   *xz.Reader // nil before the first stream
-	zlib io.ReadCloser
-	zstd *zstd.Decoder
+	seen  map[unpacked]bool
+	chunk []byte     // for what is read first
+	xz    *xz.Reader // nil before the first stream
+	zlib  io.ReadCloser
+	zstd  *zstd.Decoder
 }
 
 // errSpent ends a search whose budget is spent.
@@ -80,29 +82,46 @@ type unpacked struct {
 	depth  int
 }
 
+// minRepeated is the shortest part of a stream of which a third copy in a row is
+// left out: bombs consist of such.
+const minRepeated = 4 << 10
+
 // read reads a compressed stream to its end, to where it is damaged, or until
 // the budget is spent.
 func (b *budget) read(r io.Reader) ([]byte, error) {
-	var out []byte
 	const chunk = 32 << 10
+	if b.chunk == nil {
+		b.chunk = make([]byte, chunk)
+	}
+	out := b.chunk[:0] // until it is full: most streams are small, or none
 	for {
-		if cap(out)-len(out) < chunk {
+		if cap(out)-len(out) < chunk/2 {
 			out = slices.Grow(out, max(chunk, len(out)))
 		}
-		n, err := r.Read(out[len(out) : len(out)+chunk])
+		n, err := r.Read(out[len(out):min(len(out)+chunk, cap(out))])
 		if !b.take(n) {
-			return out, errSpent
+			return b.own(out), errSpent
 		}
-		out = out[:len(out)+n]
+		if at := len(out); at < 2*n || n < minRepeated || !bytes.Equal(out[at-n:at], out[at:at+n]) || !bytes.Equal(out[at-2*n:at-n], out[at:at+n]) {
+			out = out[:at+n]
+		}
 		switch {
 		case err == io.EOF:
-			return out, nil
+			return b.own(out), nil
 		case err != nil:
-			return out, err
+			return b.own(out), err
 		case b.ctx.Err() != nil:
-			return out, b.ctx.Err()
+			return b.own(out), b.ctx.Err()
 		}
 	}
+}
+
+// own returns out in memory of its own.
+func (b *budget) own(out []byte) []byte {
+	if len(out) > 0 && &out[0] == &b.chunk[0] {
+		return bytes.Clone(out)
+	}
+	return out
 }
 
 // close gives back what the decoders hold.

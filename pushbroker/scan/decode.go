@@ -2,7 +2,7 @@ package scan
 
 import (
 	"bytes"
-	"encoding/binary"
+	"math/bits"
 	"sort"
 	"sync"
 )
@@ -219,72 +219,65 @@ var kindOf = func() (t [256]kind) {
 }()
 
 // read passes over the text once, and calls a reader where something encoded
-// may begin. A reader returns where its next call is worth while.
+// may begin.
 func (w *rewriter) read() {
 	text := w.parent.text
-	word, marks := 0, 0 // where the word began, and what of it is no letter
-	for i := 0; i < len(text); {
-		k := kindOf[text[i]]
-		if k <= mark {
-			from, marked := i, letter
-			for _, c := range text[from:] {
-				if k = kindOf[c]; k > mark {
-					break
-				}
-				marked |= k
-				i++
-			}
-			if i-from >= minWrapped && from >= w.done[letter] {
-				w.done[letter] = w.run(from, i)
-			}
-			for at := from; at < i; at++ {
-				if c := text[at]; c <= '9' || i-at == 2 || marked == mark {
-					w.listAt(at)
-				}
-				if marked != mark {
-					break
-				}
-				for at < i && kindOf[text[at]] == letter {
-					at++
-				}
-			}
-			continue
+	block, before := classify(text), classes{}
+	for at := 0; at < len(text); at += blockLen {
+		next := classify(text[min(at+blockLen, len(text)):])
+		for marks := block.event | block.tokens(before, next); marks != 0; marks &= marks - 1 {
+			w.readAt(at + bits.TrailingZeros64(marks))
 		}
-		switch {
-		case k == plain:
-		case k == blank || k == zero:
-			if i-word >= minWord && marks*maxLetters >= i-word {
-				w.base85(word, i)
-			}
-			word, marks = i+1, -1
-			if k == zero {
-				if i >= w.done[zero] {
-					w.done[zero] = w.narrow(i)
+		for runs := runsOf(minWrapped, block.letter, next.letter); runs != 0; runs &= runs - 1 {
+			if from := at + bits.TrailingZeros64(runs); from >= w.done[letter] {
+				to := from + minWrapped
+				for to < len(text) && kindOf[text[to]] <= mark {
+					to++
 				}
-				i += zeros(text[i+1:])
-				word = i + 1
-			}
-		case i < w.done[k]:
-		case k == escape:
-			if escaped(text[i:]) || splitsLine(text, i) {
-				w.done[k] = w.stretch(i, k, unescapeAll, "escapes")
-			}
-		case k == equals:
-			if quotedPrintable(text, i) {
-				w.done[k] = w.stretch(i, k, unquoteAll, "quoted-printable")
-			}
-		case k == quote:
-			w.done[k] = w.joinLiterals(i)
-			w.listAt(i)
-		case k == guised:
-			if _, n := guise(text[i:]); n > 0 {
-				w.done[k] = w.dropGuises(i)
+				w.done[letter] = w.run(from, to)
 			}
 		}
-		i, marks = i+1, marks+1
+		for words := runsOf(minWord, block.solid, next.solid); words != 0; words &= words - 1 {
+			if from := at + bits.TrailingZeros64(words); from >= w.done[blank] {
+				to := from + minWord
+				for to < len(text) && kindOf[text[to]] != blank && kindOf[text[to]] != zero {
+					to++
+				}
+				w.done[blank] = to
+				w.base85(from, to)
+			}
+		}
+		before, block = block, next
 	}
-	if len(text)-word >= minWord {
-		w.base85(word, len(text))
+}
+
+// readAt reads what may begin at i.
+func (w *rewriter) readAt(i int) {
+	text := w.parent.text
+	k := kindOf[text[i]]
+	if i < w.done[k] && k != letter {
+		return
+	}
+	switch k {
+	case letter:
+		w.listAt(i)
+	case zero:
+		w.done[k] = w.narrow(i)
+	case escape:
+		if escaped(text[i:]) || splitsLine(text, i) {
+			w.done[k] = w.stretch(i, k, unescapeAll, "escapes")
+		}
+	case equals:
+		if quotedPrintable(text, i) {
+			w.done[k] = w.stretch(i, k, unquoteAll, "quoted-printable")
+		}
+	case quote:
+		w.done[k] = w.joinLiterals(i)
+		w.listAt(i)
+	case guised:
+		if _, n := guise(text[i:]); n > 0 {
+			w.done[k] = w.dropGuises(i)
+		}
 	}
 }
 
@@ -293,15 +286,6 @@ func (w *rewriter) listAt(at int) {
 	if at >= w.done[number] && beginsList(w.parent.text[at:]) {
 		w.done[number] = w.list(at)
 	}
-}
-
-// zeros returns how many of the zeros at the start of b need no look: all but the
-// three that may stand before a letter of UTF-32.
-func zeros(b []byte) (n int) {
-	for len(b) >= n+8 && binary.LittleEndian.Uint64(b[n:]) == 0 {
-		n += 8
-	}
-	return max(n-3, 0)
 }
 
 // run decodes a stretch of letters of base64, over line ends where the whole

@@ -360,7 +360,11 @@ func (p *pass) run(b *budget, index int) error {
 		return p.runIn(b, index, w)
 	}
 	next := window{}
-	for i := w.from; i < w.to; i++ {
+	for i := w.from; i+r.minHex <= w.to; i++ {
+		if fourBits[p.text[i+r.minHex-1]] == 0xff {
+			i += r.minHex - 1
+			continue
+		}
 		from := i
 		for i < w.to && fourBits[p.text[i]] != 0xff {
 			i++
@@ -463,13 +467,11 @@ func (p *pass) accept(r *rule, c *compiled, h *hit, start, end int) bool {
 	if r.entropy > 0 && entropy(secret) <= r.entropy {
 		return false
 	}
+	if r.stop && holdsStopWord(secret) || r.verify != "" && !verifiers[r.verify](p.text, h) {
+		return false
+	}
+	// Expressions last, since they cost most.
 	if matchesAny(c.allow, secret) || len(c.allowMatch) > 0 && matchesAny(c.allowMatch, p.text[start:end]) {
-		return false
-	}
-	if r.stop && holdsStopWord(secret) {
-		return false
-	}
-	if r.verify != "" && !verifiers[r.verify](p.text, h) {
 		return false
 	}
 	// Only the shortest form counts: else whoever writes a token could write

@@ -54,7 +54,8 @@ func tokenLen(b []byte) (n int) {
 		n++
 	}
 	marked := n > 2 && b[0] == '0' && b[1] > '9' // 0x or 0b
-	if n <= 4 || n == 8 && !marked || marked && (n <= 6 || n == 10 && b[1]|0x20 == 'b') {
+	suffixed := n == 5 || n == 6                 // 0x41u8
+	if n <= 4 || n == 8 && !marked || marked && (suffixed && fourBits[b[4]] == 0xff || n == 10 && b[1]|0x20 == 'b') {
 		return n
 	}
 	return 0
@@ -82,7 +83,9 @@ func (w *rewriter) list(at int) (end int) {
 			break
 		}
 		for b := range w.lists {
-			w.extend(base(b), tok, at)
+			if tok.n[b] > 0 || len(w.lists[b].bytes) > 0 {
+				w.extend(base(b), &tok, at)
+			}
 		}
 		end = at + tok.size
 		at = end
@@ -108,7 +111,7 @@ func (w *rewriter) list(at int) (end int) {
 
 // extend adds a token to what a base makes of the list; a token that it cannot
 // read begins the list anew.
-func (w *rewriter) extend(b base, tok token, at int) {
+func (w *rewriter) extend(b base, tok *token, at int) {
 	l := &w.lists[b]
 	if b == swappedBase && len(l.bytes) > 0 && tok.n[hexBase] == 1 {
 		b = hexBase // the last byte of an odd number
