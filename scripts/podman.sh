@@ -50,3 +50,10 @@ fi
 
 export KICK_TEST_PODMAN="${started[*]}" KICK_TEST_IMAGE=$id
 ${GO:-go} test -count=1 -timeout 60m -run '^TestPodman' "$@" ./internal/image ./sandbox
+
+# kick's client is held against Podman's own Go bindings.
+cd internal/podman/bindings
+for dir in "${started[@]}"; do
+  CONTAINER_HOST=unix://$dir/podman.sock KICK_TEST_PODMAN_IMAGE=$id CGO_ENABLED=0 \
+    ${GO:-go} test -count=1 -tags 'remote containers_image_openpgp' ./...
+done
