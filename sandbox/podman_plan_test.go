@@ -159,6 +159,30 @@ func TestPodmanNoDefaults(t *testing.T) {
 	}
 }
 
+// A directory of the image that would leave the agent without a home is named.
+func TestPodmanUnwritable(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	p := planned(t, LaunchSpec{Command: []string{"true"}}, rootfulService, frame.RunMode)
+	for _, dir := range []string{"/tmp", HomeDir, DefaultMountPath} {
+		if err := os.MkdirAll(root+dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(root+dir, 0o777|os.ModeSticky); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := unwritable(root, p); err != nil {
+		t.Error(err)
+	}
+	if err := os.Chmod(root+HomeDir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unwritable(root, p); err == nil || !strings.Contains(err.Error(), HomeDir+" has mode 0755") {
+		t.Errorf("a home of mode 0755: %v", err)
+	}
+}
+
 func TestPodmanVersions(t *testing.T) {
 	t.Parallel()
 	for version, old := range map[string]bool{"4.2.9": true, "3.4": true, "": true, "x": true, "4.3.0": false, "4.10.1": false, "5.0.0-rc1": false, "10.0.0": false} {

@@ -28,6 +28,9 @@ var PodmanProperties = []string{
 
 func (b *podmanBox) prove(r frame.Readiness) ([]Property, error) {
 	proc := "/proc/" + strconv.Itoa(b.pid)
+	if err := unwritable(path.Join(proc, "root"), b.plan); err != nil {
+		return nil, err
+	}
 	p := &prover{s: subject{
 		proc:    proc,
 		hostUID: b.plan.hostUID,
@@ -50,6 +53,26 @@ func (b *podmanBox) prove(r frame.Readiness) ([]Property, error) {
 	p.limits()
 	p.probes()
 	return append(p.props, b.limitProperties()...), nil
+}
+
+// unwritable finds a file system in memory that the agent could not write to.
+// runc 1.1 gives it the mode of the image's directory below it, whatever mode
+// was asked for.
+func unwritable(root string, plan *podmanPlan) error {
+	for _, m := range plan.create.Mounts {
+		if m.Type != "tmpfs" {
+			continue
+		}
+		fi, err := os.Stat(path.Join(root, m.Destination))
+		if err != nil {
+			return &Error{Kind: ErrRuntime, Op: "look at " + m.Destination + " in the container", Err: err}
+		}
+		if mode := fi.Mode().Perm(); mode&0o002 == 0 {
+			return &Error{Kind: ErrRuntime, Op: "use the image " + plan.image.pinned, Err: fmt.Errorf("its directory %s has mode %04o, and the OCI runtime gives that to what is mounted there: the agent could not write to it", m.Destination, mode),
+				Remedy: "Give the directory mode 1777 in the image, or leave it out"}
+		}
+	}
+	return nil
 }
 
 // conmonOf is the process that Podman has put beside the container: its parent.

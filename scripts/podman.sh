@@ -49,7 +49,7 @@ else
 fi
 
 export KICK_TEST_PODMAN="${started[*]}" KICK_TEST_IMAGE=$id
-${GO:-go} test -count=1 -timeout 60m -run '^TestPodman' "$@" ./internal/image ./sandbox
+${GO:-go} test -count=1 -timeout 60m -run '^TestPodman' "$@" ./internal/image ./sandbox ./acceptance
 
 # kick's client is held against Podman's own Go bindings.
 cd internal/podman/bindings

@@ -1,0 +1,131 @@
+package acceptance
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/kickhq/kick/manager"
+)
+
+// TestPodman runs the same kicks in the embedded sandbox and on each Podman
+// service that KICK_TEST_PODMAN names, as the service's user, and compares what
+// came of them.
+func TestPodman(t *testing.T) {
+	services := strings.Fields(os.Getenv("KICK_TEST_PODMAN"))
+	if len(services) == 0 {
+		t.Skip("KICK_TEST_PODMAN names no Podman service: scripts/podman.sh starts some")
+	}
+	for _, dir := range services {
+		t.Run(filepath.Base(dir), func(t *testing.T) { podmanLikeEmbedded(t, dir) })
+	}
+}
+
+// podmanCases are agents, one for each way in which a kick can end.
+var podmanCases = []struct {
+	name, script string
+	flags        []string
+	want         manager.Code
+}{
+	{"a commit", "echo hi >f; git add f; git commit -qm f", nil, manager.Published},
+	{"two commits and a file left", "for i in 1 2; do echo $i >f; git add f; git commit -qm $i; done; echo left >g", nil, manager.Published},
+	{"no network", "echo hi >f; git add f; git commit -qm f", []string{"--network", "none"}, manager.Published},
+	{"nothing", "true", nil, manager.Nothing},
+	{"only uncommitted work", "echo left >g", nil, manager.Nothing},
+	{"another branch and a stash", "git checkout -qb other; echo o >o; git add o; git commit -qm o; git checkout -q -; echo s >README.md; git stash -q", nil, manager.Nothing},
+	{"a failure", "echo hi >f; git add f; git commit -qm f; exit 3", nil, manager.AgentFailed},
+	{"a signal", "kill -KILL $$", nil, manager.AgentFailed},
+	{"no such command", "", nil, manager.RuntimeError},
+	{"a time limit", "echo hi >f; git add f; git commit -qm f; sleep 60", []string{"--timeout", "3s"}, manager.TimedOut},
+	{"too much memory", "x=$(head -c 200000000 /dev/zero | tr '\\0' x); echo ${#x}", []string{"--memory", "64MiB"}, manager.AgentFailed},
+	{"a key in an intermediate commit", "printf 'id = AKIA%s\\n' V6NQ2RSTW4XYZ7LM >c; git add c; git commit -qm one; echo >c; git commit -qam two", nil, manager.Refused},
+	{"a workflow", "mkdir -p .github/workflows; echo 'on: push' >.github/workflows/x.yml; git add -A; git commit -qm ci", nil, manager.Refused},
+}
+
+func podmanLikeEmbedded(t *testing.T, service string) {
+	b, err := os.ReadFile(filepath.Join(service, "env"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings := map[string]string{}
+	for line := range strings.Lines(string(b)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		settings[name] = value
+	}
+	account, err := user.Lookup(settings["KICK_PODMAN_USER"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "kick-podman-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	program := filepath.Join(dir, "kick")
+	run(t, "", "cp", kick, program)
+	run(t, "", "cp", "-r", seedBare(t), filepath.Join(dir, "base.git"))
+	run(t, "", "chmod", "755", dir)
+	run(t, "", "chown", "-R", account.Uid+":"+account.Gid, dir)
+
+	asUser := func(t *testing.T, bare string, args ...string) map[string]any {
+		cmd := exec.Command(program, append([]string{"run", "--state-dir", filepath.Join(dir, "state"), "-o", "json", "--repo", bare, "--publish", "branch"}, args...)...)
+		cmd.Dir = dir
+		cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + dir, "CONTAINER_HOST=" + settings["CONTAINER_HOST"]}
+		if uid, _ := strconv.Atoi(account.Uid); uid != os.Getuid() {
+			gid, _ := strconv.Atoi(account.Gid)
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
+		}
+		var stdout, stderr bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		_ = cmd.Run() // the object has the exit code
+		var o map[string]any
+		if err := json.Unmarshal(stdout.Bytes(), &o); err != nil {
+			t.Fatalf("%v\n%s%s", err, stdout.String(), stderr.String())
+		}
+		if got := float64(cmd.ProcessState.ExitCode()); got != o["exitCode"] {
+			t.Errorf("exit code %v, the object says %v", got, o["exitCode"])
+		}
+		return o
+	}
+	for _, c := range podmanCases {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			command := []string{"--", "sh", "-c", c.script}
+			if c.script == "" {
+				command = []string{"--", "no-such-command"}
+			}
+			outcomes := map[string]map[string]any{}
+			for runtime, flags := range map[string][]string{"embedded": nil, "podman": {"--runtime", "podman", "--image", os.Getenv("KICK_TEST_IMAGE")}} {
+				bare := filepath.Join(dir, strings.ReplaceAll(c.name, " ", "-")+"-"+runtime+".git")
+				run(t, "", "cp", "-rp", filepath.Join(dir, "base.git"), bare)
+				outcomes[runtime] = asUser(t, bare, slices.Concat(c.flags, flags, command)...)
+			}
+			e, p := outcomes["embedded"], outcomes["podman"]
+			if p["outcome"] != string(c.want) {
+				t.Errorf("podman: %v, want %s: %v", p["outcome"], c.want, p["error"])
+			}
+			for _, field := range []string{"outcome", "exitCode", "agent", "base", "baseCommit", "commits", "files", "reason", "agentExit", "unpublished", "missing", "egress"} {
+				if !reflect.DeepEqual(e[field], p[field]) {
+					t.Errorf("%s: embedded %v, podman %v", field, e[field], p[field])
+				}
+			}
+			delete(p, "image")
+			if names, want := slices.Sorted(maps.Keys(p)), slices.Sorted(maps.Keys(e)); !slices.Equal(names, want) {
+				t.Errorf("podman's object has %q, embedded's %q", names, want)
+			}
+			if isolation := p["isolation"].(map[string]any); isolation["runtime"] != "podman" || c.want != manager.RuntimeError && len(isolation["properties"].([]any)) == 0 {
+				t.Errorf("isolation %v", isolation)
+			}
+		})
+	}
+}
