@@ -30,6 +30,9 @@ func TestSigned(t *testing.T) {
 	if notes := strings.Join(o.Notes, " "); !strings.Contains(notes, "GitHub made and signed the commits") {
 		t.Errorf("notes: %q", o.Notes)
 	}
+	if out, _ := exec.Command("grep", "-rlE", "gh[a-z]_[A-Za-z0-9]", state).CombinedOutput(); len(out) > 0 || h.LiveTokens() != 0 {
+		t.Errorf("%d tokens are alive; a token is in the state directory:\n%s", h.LiveTokens(), out)
+	}
 	before := len(h.repo.Pulls())
 	o, _ = runKick(t, state, append(h.args, "--signed", "--", "sh", "-c", `ln -s README.md l; git add l; git commit -qm link`)...)
 	if o.ExitCode != 16 || !strings.Contains(o.Error, "symbolic link") || len(h.repo.Pulls()) != before || h.repo.Ref("refs/heads/kick/agent/"+o.ID) != "" {
@@ -157,5 +160,39 @@ func TestSignedAsksAgain(t *testing.T) {
 	o = onlyOutcome(t, state)
 	if o.Outcome != manager.Published || o.Unsettled || len(h.repo.Pulls()) != 1 || h.Count("/graphql") != 1 || o.Commit != h.repo.Ref("refs/heads/"+o.Branch) {
 		t.Errorf("%d pull requests, %d commits, %+v", len(h.repo.Pulls()), h.Count("/graphql"), o)
+	}
+}
+
+// TestSignedUpdateCrash kills an update when GitHub has made its commit: the next
+// start finds it, and tells the reviewers once.
+func TestSignedUpdateCrash(t *testing.T) {
+	t.Parallel()
+	h := newHub(t, githubtest.Options{})
+	state := filepath.Join(t.TempDir(), "kick")
+	first, output := runKick(t, state, append(h.args, "--", "sh", "-ec", prelude+"work")...)
+	if first.Outcome != manager.Published {
+		t.Fatalf("%s\n%s", first.Outcome, output)
+	}
+	args := append([]string{"run", "--state-dir", state, "--update", first.ID, "--signed"}, h.args[2:]...)
+	cmd := exec.Command(kick, append(args, "--", "sh", "-ec", "echo more >more; git add more; git commit -qm more")...)
+	h.before("GET /repos/acme/api/git/commits/", func() { _ = cmd.Process.Kill() })
+	out, _ := cmd.CombinedOutput()
+	if ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || ws.Signal() != syscall.SIGKILL {
+		t.Fatalf("kick was not killed: %v\n%s", cmd.ProcessState, out)
+	}
+	for range 2 {
+		if out, err := h.gc(state); err != nil {
+			t.Fatalf("kick gc: %v\n%s", err, out)
+		}
+	}
+	if err := forgetKick(state, first.ID); err != nil {
+		t.Fatal(err)
+	}
+	o, pulls := onlyOutcome(t, state), h.repo.Pulls()
+	if o.Outcome != manager.Published || o.Commit != h.repo.Ref("refs/heads/"+first.Branch) || o.Commit == first.Commit || h.Count("/graphql") != 1 || h.Pushes() != 1 {
+		t.Errorf("%d commits, %d pushes, %+v", h.Count("/graphql"), h.Pushes(), o)
+	}
+	if len(pulls) != 1 || len(pulls[0].Comments) != 1 || !strings.Contains(pulls[0].Comments[0], "a commit of GitHub's with the tree") {
+		t.Errorf("pull requests %+v", pulls)
 	}
 }
