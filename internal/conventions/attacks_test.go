@@ -71,6 +71,40 @@ func TestEgressAttackTable(t *testing.T) {
 	}
 }
 
+// TestPodmanAttackTable holds docs/security/podman.md against the tests of package
+// sandbox and of the contract: the last column of each row names one, and what
+// is named exists, a quoted name as a subtest of TestOnPodmanWeaknesses.
+func TestPodmanAttackTable(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile(filepath.Join(root, "docs/security/podman.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := testNames(t)
+	rows := 0
+	for line := range strings.Lines(string(page)) {
+		cells := strings.Split(strings.Trim(line, "| \n"), "|")
+		if !strings.HasPrefix(line, "| ") || len(cells) != 3 || strings.TrimSpace(cells[0]) == "What" {
+			continue
+		}
+		rows++
+		found := podmanReference.FindAllString(cells[2], -1)
+		if len(found) == 0 {
+			t.Errorf("the row %q names no test", strings.TrimSpace(cells[0]))
+		}
+		for _, ref := range found {
+			if !tests["sandbox"][ref] && !tests["sandbox/sandboxtest"][ref] {
+				t.Errorf("the row %q names %s, which is not there", strings.TrimSpace(cells[0]), ref)
+			}
+		}
+	}
+	if rows < 20 {
+		t.Errorf("only %d rows were read", rows)
+	}
+}
+
+var podmanReference = regexp.MustCompile(`"[^"]+"|[A-Z][A-Za-z]+`)
+
 // attackTable checks the references of a page's rows. It returns the rows by
 // number, and the tests and subtests that are named, with their package.
 func attackTable(t *testing.T, file string, tests map[string]map[string]bool) (rows map[string]string, named map[string]bool) {
