@@ -55,17 +55,27 @@ func (x *passage) end() {
 func (x *passage) moved() { x.timer.Reset(x.silence) }
 
 // hold has a request live as long as the passage: the server's own limits are
-// for requests and refusals that are short. A body that does not come is given
-// up with the passage, since who reads it would wait on.
-func (x *passage) hold(w http.ResponseWriter) (release func() bool, err error) {
+// for requests and refusals that are short. The answer may begin before the
+// body has ended; else the server would close the body then, under a transport
+// that still reads it. A body that does not come is given up with the passage,
+// since who reads it would wait on. What release leaves to the server, which
+// sends and reads rests, has the time of silence.
+func (x *passage) hold(w http.ResponseWriter) (release func(), err error) {
 	rc := http.NewResponseController(w)
-	if err := errors.Join(rc.SetReadDeadline(time.Time{}), rc.SetWriteDeadline(time.Time{})); err != nil {
+	if err := errors.Join(rc.EnableFullDuplex(), rc.SetReadDeadline(time.Time{}), rc.SetWriteDeadline(time.Time{})); err != nil {
 		return nil, err
 	}
-	return context.AfterFunc(x.ctx, func() {
+	// Their errors are of a connection that is gone.
+	stop := context.AfterFunc(x.ctx, func() {
 		now := time.Now()
-		_ = errors.Join(rc.SetReadDeadline(now), rc.SetWriteDeadline(now.Add(lastWords))) // of a connection that is gone, at worst
-	}), nil
+		_ = errors.Join(rc.SetReadDeadline(now), rc.SetWriteDeadline(now.Add(lastWords)))
+	})
+	return func() {
+		if stop() {
+			limit := time.Now().Add(x.silence)
+			_ = errors.Join(rc.SetReadDeadline(limit), rc.SetWriteDeadline(limit))
+		}
+	}, nil
 }
 
 // lastWords is the time for the answer that an passage was cut.

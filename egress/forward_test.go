@@ -457,3 +457,74 @@ func TestProxyOfTheOperator(t *testing.T) {
 		t.Errorf("audit %+v", last.End)
 	}
 }
+
+// TestAnswerBeforeTheBodyEnds has an upstream answer while the request's body is
+// still on its way, as servers of streams and of refusals do: both go through
+// whole, in either form and as a fetch.
+func TestAnswerBeforeTheBodyEnds(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 1<<20)
+	early := func(kind string) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			rc := http.NewResponseController(w)
+			if err := rc.EnableFullDuplex(); err != nil {
+				t.Error(err)
+			}
+			if _, err := io.ReadFull(r.Body, make([]byte, 5)); err != nil {
+				t.Error(err)
+			}
+			w.Header().Set("Content-Type", kind)
+			_, _ = io.WriteString(w, "early ")
+			_ = rc.Flush()
+			rest, err := io.ReadAll(r.Body)
+			if err != nil {
+				t.Errorf("the body broke off: %v", err)
+			}
+			_, _ = io.WriteString(w, string(rest)+long)
+		}
+	}
+	plain, ended, forge := newOutside(t, "registry.example"), newOutside(t, "registry.example"), newOutside(t, "registry.example")
+	plain.serveHTTP(t, false, early("text/plain"))
+	ended.serveHTTP(t, true, early("text/plain"))
+	forge.serveHTTP(t, true, early("application/x-git-upload-pack-result"))
+	post := []string{"POST"}
+	forward, _ := plain.open(t, defaultLimits, policy.Host{Host: "registry.example", Scheme: "http", Methods: post})
+	terminated, _ := ended.open(t, defaultLimits, policy.Host{Host: "registry.example", Terminate: true, Methods: post})
+	git, _ := openConfig(t, defaultLimits, Config{Policy: policy.Egress{Git: []string{"registry.example/acme/lib"}}, Roots: forge.roots(), Resolve: forge.resolve, Dial: forge.dial})
+	for name, c := range map[string]struct {
+		conn func(t *testing.T) net.Conn
+		line string
+	}{
+		"plain": {func(t *testing.T) net.Conn { return dial(t, forward) }, "POST http://registry.example/a HTTP/1.1\r\nHost: x\r\n"},
+		"terminated": {func(t *testing.T) net.Conn {
+			return tls.Client(tunnelTo(t, terminated, "registry.example:443"), &tls.Config{ServerName: "registry.example", RootCAs: trusted(t, terminated)})
+		}, "POST /a HTTP/1.1\r\nHost: registry.example\r\n"},
+		"fetch": {func(t *testing.T) net.Conn { return dial(t, git) }, "POST /git/registry.example/acme/lib/git-upload-pack HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-git-upload-pack-request\r\n"},
+	} {
+		for _, framing := range []string{"Content-Length: 10\r\n\r\nhello|world", "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n|5\r\nworld\r\n0\r\n\r\n"} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				conn := c.conn(t)
+				first, second, _ := strings.Cut(framing, "|")
+				if _, err := io.WriteString(conn, c.line+first); err != nil {
+					t.Fatal(err)
+				}
+				res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer res.Body.Close()
+				begin := make([]byte, len("early "))
+				if _, err := io.ReadFull(res.Body, begin); err != nil || string(begin) != "early " {
+					t.Fatalf("%s: %q, %v", res.Status, begin, err)
+				}
+				if _, err := io.WriteString(conn, second); err != nil {
+					t.Fatal(err)
+				}
+				if rest, err := io.ReadAll(res.Body); err != nil || string(rest) != "world"+long {
+					t.Errorf("%d bytes, %v", len(rest), err)
+				}
+			})
+		}
+	}
+}
