@@ -340,7 +340,7 @@ var classRules = []Rule{{
 	Remedy:  "Have a person look at it before anyone builds the branch.",
 	paths:   buildPaths,
 	Matches: []Subject{edited("go.mod"), added("sub/package.json"), edited("Dockerfile"), edited("Dockerfile.dev"), deleted("Cargo.lock"), added("MAKEFILE"), added(".husky/pre-commit"), added("requirements-dev.txt"), edited("web/vite.config.ts"), added(".eslintrc.cjs"), added("x.cabal")},
-	Misses:  []Subject{added("main.go"), added("docs/make.md"), added("deploy.yml"), added("tool.sh"), added("src/config.js"), added("src/app.ts")},
+	Misses:  []Subject{added("main.go"), added("docs/make.md"), added("deploy.yml"), added("tool.sh"), added("src/config.js"), added("src/app/app.config.ts")},
 }, {
 	ID: "protected-agent", Level: Review,
 	Reason:  "a file that instructs coding agents",
