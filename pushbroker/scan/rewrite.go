@@ -263,22 +263,29 @@ func opening(text []byte, i, limit int) int {
 }
 
 // dropGuises removes the characters that no one sees from the rest of a line that
-// holds one at at, and writes letters in another guise as they are. It returns
-// where it ended.
+// holds one at at, and of the lines behind while they hold one, and writes letters
+// in another guise as they are. It returns where it ended.
 func (w *rewriter) dropGuises(at int) (to int) {
 	text, from := w.parent.text, at
 	for from > w.done[guised] && text[from-1] != '\n' && at-from < maxEscaped {
 		from--
 	}
-	out := append(w.scratch[:0], text[from:at]...)
-	for to = at; to < len(text) && text[to] != '\n' && to-at < maxEscaped; {
+	out, inLine := append(w.scratch[:0], text[from:at]...), true
+	for to = at; to < len(text) && to-at < maxEscaped; {
 		if guiseByte[text[to]] {
 			if c, n := guise(text[to:]); n > 0 {
+				inLine = true
 				if to += n; c != 0 {
 					out = append(out, c)
 				}
 				continue
 			}
+		}
+		if text[to] == '\n' {
+			if !inLine && text[to-1] != '\n' {
+				break
+			}
+			inLine = false
 		}
 		out, to = append(out, text[to]), to+1
 	}
