@@ -47,8 +47,8 @@ func TestGatewayRestarts(t *testing.T) {
 	if searched == 0 {
 		t.Error("no process of the sandbox was searched for the key")
 	}
-	if o.Egress == nil || o.Egress.Restarts != 1 {
-		t.Errorf("egress %+v", o.Egress)
+	if o.Egress == nil || o.Egress.Restarts != 1 || !strings.Contains(strings.Join(o.Notes, "\n"), "the egress gateway failed and was started again (restarts: 1)") {
+		t.Errorf("egress %+v, notes %q", o.Egress, o.Notes)
 	}
 	log, err := os.ReadFile(filepath.Join(dir, "transcript.log"))
 	if err != nil || !strings.Contains(string(log), "broke off, trying again") {

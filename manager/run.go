@@ -285,6 +285,9 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 			r.note("egress", gateway.Close())
 			counts := gateway.Summary()
 			r.out.Egress = &counts
+			if counts.Restarts > 0 {
+				r.out.Notes = append(r.out.Notes, fmt.Sprintf("the egress gateway failed and was started again (restarts: %d): %s says why", counts.Restarts, r.k.Path("egress.jsonl")))
+			}
 			r.hold(gateway.Keys())
 			r.note("revoke the token for fetches", own.revoke(context.WithoutCancel(ctx)))
 		}()
