@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kickhq/kick/internal/config"
 	"github.com/kickhq/kick/internal/doctor"
 	"github.com/kickhq/kick/internal/escape"
 	"github.com/kickhq/kick/internal/ui"
@@ -13,19 +14,27 @@ import (
 
 func newDoctor(g *globals) *cobra.Command {
 	var output string
+	o := doctor.Options{Runtime: "embedded"}
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check what this host can do, and say what to mend",
 		Long: `Check this host: git, the state directory, and every isolation property of the
-embedded sandbox, proved on a live one. Exit code 14 when the sandbox is not
-provable here, 1 when something else is wrong.`,
+embedded sandbox, proved on a live one. With --runtime podman, the Podman
+service at CONTAINER_HOST, or where Podman has it by default, and the properties of
+a container of --image. Exit code 14 when the sandbox is not provable here, 1 when
+something else is wrong.`,
+		Example: `  kick doctor
+  kick doctor --runtime podman --image localhost/kick-agent`,
 		Args: args(none),
 		RunE: func(c *cobra.Command, _ []string) error {
-			shim, shimErr := openShim()
-			if shimErr == nil {
-				defer func() { _ = shim.Close() }() // only read
+			if o.Image != "" && o.Runtime == "embedded" {
+				return usagef("--image: the embedded runtime takes no image: leave it out, or pass --runtime podman")
 			}
-			checks := doctor.Run(c.Context(), g.stateDir, shim, shimErr)
+			o.StateDir = g.stateDir
+			if o.Shim, o.ShimErr = openShim(); o.ShimErr == nil {
+				defer func() { _ = o.Shim.Close() }() // only read
+			}
+			checks := doctor.Run(c.Context(), o)
 			if output == "json" {
 				if err := escape.JSON(os.Stdout, checks); err != nil {
 					return err
@@ -45,6 +54,9 @@ provable here, 1 when something else is wrong.`,
 			return nil
 		},
 	}
+	c.Flags().Var(form{&o.Runtime, config.Runtimes}, "runtime", "what isolates the agent: embedded or podman")
+	completeWords(c, "runtime", config.Runtimes...)
+	c.Flags().StringVar(&o.Image, "image", "", "container `image` that the sandbox is tried with")
 	addOutput(c, &output, "json")
 	return c
 }

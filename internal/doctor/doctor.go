@@ -31,11 +31,27 @@ type Check struct {
 // work tree and a bundle of a middling repository.
 const minFree = 1 << 30
 
-// Run runs all checks. stateDir may be empty for the default.
-func Run(ctx context.Context, stateDir string, shim fs.File, shimErr error) []Check {
-	checks := append(git(ctx), state(stateDir), shimCheck(shim, shimErr))
-	if shimErr == nil {
-		checks = append(checks, embedded(ctx, shim)...)
+// Options say what is checked.
+type Options struct {
+	StateDir string  // empty: the default
+	Shim     fs.File // nil: ShimErr says why there is none
+	ShimErr  error
+	Runtime  string // "embedded" or "podman"
+	Image    string // of the sandbox that Podman is tried with
+}
+
+// Run runs all checks.
+func Run(ctx context.Context, o Options) []Check {
+	checks := append(git(ctx), state(o.StateDir), shimCheck(o.Shim, o.ShimErr))
+	if o.Runtime == "podman" {
+		checks = append(checks, podmanService(ctx)...)
+	}
+	switch {
+	case o.ShimErr != nil:
+	case o.Runtime == "podman":
+		checks = append(checks, podmanSandbox(ctx, o)...)
+	default:
+		checks = append(checks, embedded(ctx, o.Shim)...)
 	}
 	return checks
 }
@@ -77,12 +93,10 @@ func git(ctx context.Context) []Check {
 
 func state(dir string) Check {
 	c := Check{Name: "state directory", Found: dir}
-	var err error
-	if dir == "" {
-		if dir, err = manager.DefaultStateDir(); err != nil {
-			c.Remedy = err.Error()
-			return c
-		}
+	dir, err := stateDir(dir)
+	if err != nil {
+		c.Remedy = err.Error()
+		return c
 	}
 	s, err := manager.OpenState(dir)
 	if err != nil {
@@ -112,6 +126,14 @@ func state(dir string) Check {
 	return c
 }
 
+// stateDir is the directory, or the default.
+func stateDir(dir string) (string, error) {
+	if dir != "" {
+		return dir, nil
+	}
+	return manager.DefaultStateDir()
+}
+
 func shimCheck(shim fs.File, err error) Check {
 	if err != nil {
 		return Check{Name: "shim", Found: "none", Remedy: err.Error()}
@@ -135,25 +157,37 @@ func found(p sandbox.Property) string {
 
 // embedded proves the properties of the embedded sandbox on a live one.
 func embedded(ctx context.Context, shim fs.File) []Check {
+	const name = "embedded sandbox"
 	l, err := manager.NewEmbedded(shim)
 	if err != nil {
-		return []Check{{Name: "embedded sandbox", Isolation: true, Found: err.Error(), Remedy: "See the message."}}
+		return []Check{notProved(name, err)}
 	}
+	return proved(ctx, name, l)
+}
+
+// proved tells what a launcher proves of its sandboxes.
+func proved(ctx context.Context, name string, l sandbox.Preflighter) []Check {
 	iso, err := l.Preflight(ctx)
 	var checks []Check
 	for _, p := range iso.Properties {
-		checks = append(checks, Check{Name: p.Name, OK: p.Status != sandbox.Missing, Found: found(p), Remedy: p.Remedy, Isolation: true})
+		checks = append(checks, Check{
+			Name: p.Name, OK: p.Status != sandbox.Missing, Found: fmt.Sprintf("%s: %s", p.Status, p.Evidence), Remedy: p.Remedy, Isolation: true,
+		})
 	}
 	if err != nil && len(iso.Missing()) == 0 {
-		c := Check{Name: "embedded sandbox", Isolation: true, Found: err.Error()}
-		var se *sandbox.Error
-		if errors.As(err, &se) {
-			c.Remedy = se.Remedy
-		}
-		checks = append(checks, c)
+		checks = append(checks, notProved(name, err))
 	}
 	if len(checks) == 0 {
-		checks = []Check{{Name: "embedded sandbox", Isolation: true, Found: "nothing was proved", Remedy: "Report this with the output of `kick doctor -o json` and " + os.Args[0] + " version."}}
+		checks = []Check{{Name: name, Isolation: true, Found: "nothing was proved", Remedy: "Report this with the output of `kick doctor -o json` and " + os.Args[0] + " version."}}
 	}
 	return checks
+}
+
+func notProved(name string, err error) Check {
+	c := Check{Name: name, Isolation: true, Found: err.Error(), Remedy: "See the message."}
+	var se *sandbox.Error
+	if errors.As(err, &se) && se.Remedy != "" {
+		c.Remedy = se.Remedy
+	}
+	return c
 }
