@@ -171,7 +171,7 @@ func proved(ctx context.Context, name string, l sandbox.Preflighter) []Check {
 	var checks []Check
 	for _, p := range iso.Properties {
 		checks = append(checks, Check{
-			Name: p.Name, OK: p.Status != sandbox.Missing, Found: fmt.Sprintf("%s: %s", p.Status, p.Evidence), Remedy: p.Remedy, Isolation: true,
+			Name: p.Name, OK: p.Status != sandbox.Missing, Found: found(p), Remedy: p.Remedy, Isolation: true,
 		})
 	}
 	if err != nil && len(iso.Missing()) == 0 {
