@@ -1,10 +1,12 @@
 package scan
 
 import (
+	"bytes"
 	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -34,6 +36,37 @@ func BenchmarkGoSource(b *testing.B) {
 	before := cpu(b)
 	for b.Loop() {
 		for _, data := range files {
+			if _, err := s.Text(context.Background(), data); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	b.ReportMetric(float64(size)*float64(b.N)/1e6/(cpu(b)-before).Seconds(), "MB/cpu-s")
+}
+
+// BenchmarkHistory scans every object of this repository: much of it is source
+// with rules, examples and encodings, so that more of it strikes.
+func BenchmarkHistory(b *testing.B) {
+	s := newScanner(b, nil)
+	out, err := exec.Command("git", "cat-file", "--batch-all-objects", "--batch", "--buffer").Output()
+	if err != nil {
+		b.Fatal(err)
+	}
+	var objects [][]byte
+	size := int64(0)
+	for rest := out; len(rest) > 0; {
+		header, body, _ := bytes.Cut(rest, []byte("\n"))
+		fields := bytes.Fields(header) // id, type, size
+		n, err := strconv.Atoi(string(fields[len(fields)-1]))
+		if err != nil {
+			b.Fatal(err)
+		}
+		objects, size, rest = append(objects, body[:n]), size+int64(n), body[n+1:]
+	}
+	b.SetBytes(size)
+	before := cpu(b)
+	for b.Loop() {
+		for _, data := range objects {
 			if _, err := s.Text(context.Background(), data); err != nil {
 				b.Fatal(err)
 			}
