@@ -96,7 +96,7 @@ func cmdCode(ts *testscript.TestScript, _ bool, args []string) {
 	if cmd.Dir == "" {
 		cmd.Dir = ts.MkAbs(".")
 	}
-	for _, name := range []string{"PATH", "HOME", "XDG_STATE_HOME", "GIT_CONFIG_NOSYSTEM", "NO_COLOR", "GITHUB_TOKEN", "KICK_GITHUB_APP_ID", "SOURCE_DATE_EPOCH"} {
+	for _, name := range []string{"PATH", "HOME", "XDG_STATE_HOME", "GIT_CONFIG_NOSYSTEM", "NO_COLOR", "GITHUB_TOKEN", "KICK_GITHUB_APP_ID", "SOURCE_DATE_EPOCH", "CONTAINER_HOST"} {
 		if v := ts.Getenv(name); v != "" {
 			cmd.Env = append(cmd.Env, name+"="+v)
 		}
