@@ -54,7 +54,7 @@ if [ "$mode" = quick ]; then
   lane line 300 "$GO" test -short -timeout 5m -run 'TestScripts/(branch|nothing|refused|publish)' ./acceptance
 else
   lane test 2400 "$GO" test -timeout 30m ./...
-  lane race 1200 env CGO_ENABLED=1 "$GO" test -race -short -timeout 15m ./internal/frame ./internal/escape ./egress ./manager ./workspace
+  lane race 1200 env CGO_ENABLED=1 "$GO" test -race -short -timeout 15m ./internal/frame ./internal/escape ./internal/forwarder ./egress ./manager ./workspace
   wait "$podman_build" || { cat "$logs/podman-build"; failed+=(podman-build); }
   lane podman 1800 scripts/podman.sh
   lane fuzz 900 scripts/fuzz.sh 5s
