@@ -205,9 +205,6 @@ func (s *session) lastWords() string {
 	return ": " + escaped(words)
 }
 
-// collects reports whether there are artifacts to make, and a place for them.
-func (s *LaunchSpec) collects() bool { return s.Workspace.Sink != nil && s.Workspace.Dir != "" }
-
 // collection is the sandbox in which the artifacts are made.
 type collection struct {
 	s    *session

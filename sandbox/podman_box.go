@@ -26,19 +26,19 @@ type podmanBox struct {
 	client *podman.Client
 	weak   func(*podman.Spec)
 
-	caller  context.Context // of start
-	dog     *watchdog
-	id      string
-	engine  string // the OCI runtime that Podman has chosen
-	stream  *podman.Stream
-	copied  chan struct{} // closed when the stream has ended
-	log     tail          // what the shim and the service said of their trouble
-	pid     int
-	groups  groups
-	shim    *watchedProcess
-	keeper  *watchedProcess    // Podman's process beside the container, which removes it at its end
-	watch   context.CancelFunc // ends watching the service
-	watched sync.WaitGroup
+	caller      context.Context // of start
+	dog         *watchdog
+	id          string
+	engine      string // the OCI runtime that Podman has chosen
+	stream      *podman.Stream
+	copied      chan struct{} // closed when the stream has ended
+	log         tail          // what the shim and the service said of their trouble
+	pid         int
+	groups      groups
+	shim        *watchedProcess
+	keeper      *watchedProcess // Podman's process beside the container, which removes it at its end
+	serving     sync.WaitGroup  // what is asked of the service while the container runs
+	stopServing context.CancelFunc
 
 	mu      sync.Mutex
 	killed  bool
@@ -73,12 +73,26 @@ func (b *podmanBox) start(ctx context.Context, dog *watchdog) (_ line, err error
 		return line{}, err
 	}
 	dog.pid = b.pid
-	if err := b.client.Start(ctx, b.id); err != nil {
-		b.release()
-		return line{}, b.startError("start the container", err)
-	}
-	b.watchService()
-	return line{to: b.stream, from: b.read()}, nil
+	from := b.read()
+	var serving context.Context
+	serving, b.stopServing = context.WithCancel(context.Background())
+	b.startContainer(serving)
+	b.watchService(serving)
+	return line{to: b.stream, from: from}, nil
+}
+
+// startContainer has the first process started. The shim speaks before Podman has
+// answered, so nobody waits for that; a failure ends the sandbox, with Podman's
+// words for the last.
+func (b *podmanBox) startContainer(ctx context.Context) {
+	b.serving.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, createTimeout)
+		defer cancel()
+		if err := b.client.Start(ctx, b.id); err != nil && ctx.Err() == nil {
+			_, _ = b.log.Write([]byte("start the container: " + err.Error()))
+			b.kill()
+		}
+	})
 }
 
 // make makes the container. One of that name is what a dead kick of this id has
@@ -192,12 +206,10 @@ func (b *podmanBox) read() io.Reader {
 // take. A service that stands still would leave the sandbox's words unheard.
 const pingEvery = 5 * time.Second
 
-func (b *podmanBox) watchService() {
-	ctx, cancel := context.WithCancel(context.Background())
-	b.watch = cancel
+func (b *podmanBox) watchService(ctx context.Context) {
 	lost := make(chan string, 1)
 	b.dog.lost = lost
-	b.watched.Go(func() {
+	b.serving.Go(func() {
 		t := time.NewTicker(pingEvery)
 		defer t.Stop()
 		for {
@@ -277,10 +289,10 @@ func (b *podmanBox) end() (boxUsage, error) {
 // release ends the container, if it has not ended, and closes what the launcher
 // has open.
 func (b *podmanBox) release() {
-	if b.watch != nil {
-		b.watch()
+	if b.stopServing != nil {
+		b.stopServing()
 	}
-	b.watched.Wait()
+	b.serving.Wait()
 	b.stream.Close()
 	if b.copied != nil {
 		<-b.copied
@@ -294,19 +306,24 @@ func (b *podmanBox) release() {
 	}
 }
 
-// remove waits until Podman has removed the container, which it does when the
-// first process has ended, and helps where it did not.
+// remove removes the container. Podman's process beside it starts to do the same
+// by a new podman program, which takes several times as long as the service
+// does; it is not waited for. Where the service does not answer, it is.
 func (b *podmanBox) remove() error {
+	var err error
+	done := b.id == "" || b.unheard // none was made, or there is nobody to ask
+	if !done {
+		err = removeContainer(context.Background(), b.client, b.id)
+		var refused *podman.Error
+		if err != nil && b.keeper != nil && !errors.As(err, &refused) {
+			done, err = true, nil // the service is gone
+		}
+	}
 	if b.keeper != nil {
+		if !done && err == nil {
+			b.keeper.kill() // it has no container any more
+		}
 		b.keeper.wait(removeTimeout)
-	}
-	if b.id == "" || b.unheard {
-		return nil // none was made, or Podman's process beside it has done its part
-	}
-	err := removeContainer(context.Background(), b.client, b.id)
-	var refused *podman.Error
-	if err != nil && b.keeper != nil && !errors.As(err, &refused) {
-		return nil // the service is gone; likewise
 	}
 	return err
 }
@@ -326,7 +343,7 @@ func removeContainer(ctx context.Context, c *podman.Client, name string) error {
 			return &Error{Kind: ErrRuntime, Op: "remove the container " + name, Err: err, Remedy: "Its processes are dead; kick gc removes the rest when Podman answers again"}
 		}
 		select {
-		case <-time.After(50 * time.Millisecond): // nothing tells when Podman is done
+		case <-time.After(10 * time.Millisecond): // nothing tells when Podman is done
 		case <-ctx.Done():
 		}
 	}

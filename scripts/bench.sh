@@ -38,3 +38,4 @@ fi
 # Both replace or add their sections of what the above left.
 bin/recall -gitleaks "$gitleaks-re2"
 bin/egress-bench
+scripts/podman.sh bench

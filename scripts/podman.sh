@@ -3,6 +3,8 @@
 # and 5.8.3, each as root and as an ordinary user. Without root, as this user alone.
 # The services and all that they made are gone when it ends.
 #   podman.sh [TEST FLAGS...]    e.g. -count=20, -v
+#   podman.sh bench              measures instead, and writes the section "Podman"
+#                                of docs/benchmarks.md
 # KICK_TEST_PODMAN_ONLY is a pattern of services, as in "rootless-5".
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -46,6 +48,37 @@ else
   echo "podman: not root, so only rootless services are tested"
   start rootless podman
   start rootless-5 "$newer"
+fi
+
+# bench compares a whole run of the launcher with a bare `podman run` on each service.
+bench() {
+  local out=docs/benchmarks.md dir name program goal rows=
+  ${GO:-go} build -o bin/podmanbench ./internal/podmanbench
+  # Where every service's user can read them.
+  install -m 755 bin/podmanbench cmd/kick/shim/kick-shim "$services"
+  for dir in "${started[@]}"; do
+    name=$(basename "$dir") program=podman goal='≤ 1.0'
+    [[ $name != *-5 ]] || program=$newer goal='≤ 0.9'
+    rows+=$(cd / && "$OLDPWD/hack/podman.sh" exec "$dir" "$services/podmanbench" -shim "$services/kick-shim" -podman "$program" \
+      -image "$id" -goal "$goal" -name "${name%-5}, $("$program" --version)")$'\n'
+  done
+  sed -i '/^## Podman$/,/^## /{/^## Podman$/d;/^## /!d}' "$out"
+  cat >>"$out" <<END
+
+## Podman
+
+\`scripts/podman.sh bench\`: the launcher's whole run of \`true\` (container made, proved, run, removed, nothing left) against
+\`podman run --rm --network none IMAGE true\` on the same storage, in turn. Milliseconds: median (best), at a load of $(cut -d' ' -f1 /proc/loadavg) on $(nproc) CPUs.
+
+| service | kick | podman run | ratio | goal |
+|---|---|---|---|---|
+$rows
+END
+  sed -i -e :a -e '/^\n*$/{$d;N;ba' -e '}' "$out" # no empty lines at the end
+}
+if [ "${1:-}" = bench ]; then
+  bench
+  exit
 fi
 
 export KICK_TEST_PODMAN="${started[*]}" KICK_TEST_IMAGE=$id

@@ -77,7 +77,7 @@ func (s *Stream) Write(p []byte) (int, error) { return s.conn.Write(p) }
 func (s *Stream) SetWriteDeadline(t time.Time) error { return s.conn.SetWriteDeadline(t) }
 
 // Close ends the connection; the container's standard input ends with it.
-func (s *Stream) Close() error { return s.conn.Close() }
+func (s *Stream) Close() { s.conn.Close() }
 
 // Copy passes standard output and error on until they end. Each piece comes
 // after eight bytes: the stream's number, three zeros and the length.
@@ -98,9 +98,9 @@ func (s *Stream) Copy(stdout, stderr io.Writer) error {
 			w = stderr
 		case 3: // a failure of the service, in words
 			b, _ := io.ReadAll(io.LimitReader(s.r, min(maxAnswer, int64(binary.BigEndian.Uint32(header[4:])))))
-			return fmt.Errorf("Podman: %.1000q", b)
+			return fmt.Errorf("the Podman service: %.1000q", b)
 		default:
-			return fmt.Errorf("Podman sent a piece of stream %d, there are 0 to 3", header[0])
+			return fmt.Errorf("the Podman service sent a piece of stream %d, there are 0 to 3", header[0])
 		}
 		if _, err := io.CopyN(w, s.r, int64(binary.BigEndian.Uint32(header[4:]))); err != nil {
 			return err

@@ -105,14 +105,14 @@ func (c *Client) call(ctx context.Context, method, path string, query url.Values
 	case err != nil:
 		return err
 	case len(b) > maxAnswer:
-		return fmt.Errorf("Podman's answer to %s has more than %d bytes", path, maxAnswer)
+		return fmt.Errorf("the answer of Podman to %s has more than %d bytes", path, maxAnswer)
 	case resp.StatusCode >= 300:
 		return refusal(resp.StatusCode, b)
 	case out == nil:
 		return nil
 	}
 	if err := json.Unmarshal(b, out); err != nil {
-		return fmt.Errorf("Podman's answer to %s: %w", path, err)
+		return fmt.Errorf("the answer of Podman to %s: %w", path, err)
 	}
 	return nil
 }
