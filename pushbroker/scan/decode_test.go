@@ -52,6 +52,22 @@ func TestDecodes(t *testing.T) {
 	}
 }
 
+// TestQuotedPrintable breaks lines where encoders do: between words, and often
+// within a long value.
+func TestQuotedPrintable(t *testing.T) {
+	t.Parallel()
+	s := newScanner(t, nil)
+	for _, text := range []string{
+		ruleset.Expand("{az:40} machine git.acme.io =\nlogin bot password {an:20}", 1),
+		ruleset.Expand("{az:60} machine git.acme.io login=\r\n bot password {an:20}", 2),
+		corpus.Quoted(ruleset.Expand("{az:70} ops_eyJ{b64:300}", 3)),
+	} {
+		if got := level(scanText(t, s, text+"\n")); got != policy.Block {
+			t.Errorf("level %q of %q", got, text)
+		}
+	}
+}
+
 // TestControlsPass holds texts that are full of what looks encoded or random
 // and is nothing to refuse.
 func TestControlsPass(t *testing.T) {

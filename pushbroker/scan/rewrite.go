@@ -29,12 +29,19 @@ func (w *rewriter) stretch(at int, k kind, decode func(out, b []byte) []byte, ho
 	for from > w.done[k] && at-from < maxEscaped && !isSpace(text[from-1]) {
 		from--
 	}
-	for to = at; to < len(text) && to-at < maxEscaped && (to-at < minEscaped || !isSpace(text[to])); {
+	for to = at; to < len(text) && to-at < maxEscaped && (to-at < minEscaped || !isSpace(text[to]) || goesOn(text[at:to+1], text[at])); {
 		to++
 	}
 	w.scratch = decode(w.scratch[:0], text[from:to])
 	w.addText(span{from, to}, w.scratch, how)
 	return to
+}
+
+// goesOn reports whether the white space that ends b is that of a line end which
+// mark, a backslash or an equals sign, takes back.
+func goesOn(b []byte, mark byte) bool {
+	b = bytes.TrimSuffix(b[:len(b)-1], []byte("\r"))
+	return len(b) > 0 && b[len(b)-1] == mark
 }
 
 // unescapeAll appends b with every escape decoded: %41, \x41, \u0041, \u{41},
@@ -68,19 +75,20 @@ func lineEnd(b []byte) int {
 	return 0
 }
 
-// splitsLine reports whether a word goes on behind a backslash, or an equals
-// sign, at the end of a line.
+// splitsLine reports whether a word goes on behind a backslash at the end of a
+// line.
 func splitsLine(text []byte, at int) bool {
 	n := lineEnd(text[at+1:])
 	next := at + 1 + n
-	return n > 0 && at > 0 && !isSpace(text[at-1]) && text[at-1] != '=' && next < len(text) && !isSpace(text[next])
+	return n > 0 && at > 0 && !isSpace(text[at-1]) && next < len(text) && !isSpace(text[next])
 }
 
 // quotedPrintable reports whether text[at], an equals sign, ends a line that goes
 // on, is the first of two escapes in a row, or that of an equals sign.
 func quotedPrintable(text []byte, at int) bool {
-	if splitsLine(text, at) {
-		return true
+	if n := lineEnd(text[at+1:]); n > 0 {
+		next := at + 1 + n // words are split anywhere, blanks are before or behind
+		return at > 0 && text[at-1] != '=' && next < len(text) && (!isSpace(text[at-1]) || !isSpace(text[next]))
 	}
 	r, n := digits(text[at:], 1, 2, 2, 16)
 	if n == 0 {
