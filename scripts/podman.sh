@@ -60,7 +60,7 @@ bench() {
     name=$(basename "$dir") program=podman goal='≤ 1.0'
     [[ $name != *-5 ]] || program=$newer goal='≤ 0.9'
     rows+=$(cd / && "$OLDPWD/hack/podman.sh" exec "$dir" "$services/podmanbench" -shim "$services/kick-shim" -podman "$program" \
-      -image "$id" -goal "$goal" -name "${name%-5}, $("$program" --version)")$'\n'
+      -image "$id" -goal "$goal" -name "${name%-5}, $("$program" --version | sed "s/.* /Podman /")")$'\n'
   done
   sed -i '/^## Podman$/,/^## /{/^## Podman$/d;/^## /!d}' "$out"
   cat >>"$out" <<END
