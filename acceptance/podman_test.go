@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/kickhq/kick/internal/githubtest"
+	"github.com/kickhq/kick/internal/modeltest"
 	"github.com/kickhq/kick/manager"
 )
 
@@ -29,6 +31,21 @@ func TestPodman(t *testing.T) {
 	for _, dir := range services {
 		t.Run(filepath.Base(dir), func(t *testing.T) { podmanLikeEmbedded(t, dir) })
 	}
+}
+
+// serviceSettings are what hack/podman.sh says of a service.
+func serviceSettings(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(dir, "env"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings := map[string]string{}
+	for line := range strings.Lines(string(b)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		settings[name] = value
+	}
+	return settings
 }
 
 // podmanCases are agents, one for each way in which a kick can end.
@@ -53,15 +70,7 @@ var podmanCases = []struct {
 }
 
 func podmanLikeEmbedded(t *testing.T, service string) {
-	b, err := os.ReadFile(filepath.Join(service, "env"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	settings := map[string]string{}
-	for line := range strings.Lines(string(b)) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
-		settings[name] = value
-	}
+	settings := serviceSettings(t, service)
 	account, err := user.Lookup(settings["KICK_PODMAN_USER"])
 	if err != nil {
 		t.Fatal(err)
@@ -125,6 +134,34 @@ func podmanLikeEmbedded(t *testing.T, service string) {
 			}
 			if isolation := p["isolation"].(map[string]any); isolation["runtime"] != "podman" || c.want != manager.RuntimeError && len(isolation["properties"].([]any)) == 0 {
 				t.Errorf("isolation %v", isolation)
+			}
+		})
+	}
+}
+
+// TestPodmanCodex runs a real agent of the image in a container on each service
+// of this user: its model is behind the gateway, and it has no other network.
+func TestPodmanCodex(t *testing.T) {
+	image := os.Getenv("KICK_TEST_CODEX_IMAGE")
+	if image == "" {
+		t.Skip("KICK_TEST_CODEX_IMAGE names no image with codex")
+	}
+	self, err := user.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range strings.Fields(os.Getenv("KICK_TEST_PODMAN")) {
+		settings := serviceSettings(t, dir)
+		if settings["KICK_PODMAN_USER"] != self.Username {
+			continue
+		}
+		t.Run(filepath.Base(dir), func(t *testing.T) {
+			t.Setenv("CONTAINER_HOST", settings["CONTAINER_HOST"])
+			p, h := newProvider(t), newHub(t, githubtest.Options{})
+			o, kick := p.kick(t, h, "codex", "--runtime", "podman", "--image", image)
+			p.wantPullRequest(t, h, o, kick, modeltest.Responses)
+			if o.Isolation.Runtime != "podman" {
+				t.Errorf("isolation %+v", o.Isolation)
 			}
 		})
 	}

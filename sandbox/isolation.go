@@ -303,7 +303,7 @@ func (p *prover) executable() {
 	case !os.SameFile(fi, p.s.shim):
 		problem = "exe is not the launcher's shim"
 	}
-	p.add("shim", problem, "exe: the launcher's sealed copy")
+	p.add("shim", problem, "exe: the launcher's own copy")
 }
 
 // rlimitNames are the lines of /proc/PID/limits.

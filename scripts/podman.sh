@@ -82,6 +82,15 @@ if [ "${1:-}" = bench ]; then
 fi
 
 export KICK_TEST_PODMAN="${started[*]}" KICK_TEST_IMAGE=$id
+
+# A real agent in a container, on the first service: loading its image takes longest.
+if [ "${KICK_SKIP_REAL_AGENTS:-}" != 1 ]; then
+  codex=$cache/kick-codex.tar
+  bin/kick image build --agent codex --name localhost/kick-codex:latest --out "$codex" -o json >/dev/null
+  hack/podman.sh exec "${started[0]}" podman --remote load --quiet <"$codex" >/dev/null
+  KICK_TEST_PODMAN=${started[0]} KICK_TEST_CODEX_IMAGE=localhost/kick-codex:latest ${GO:-go} test -count=1 -run '^TestPodmanCodex$' ./acceptance
+fi
+
 ${GO:-go} test -count=1 -timeout 60m -run '^TestPodman' "$@" ./internal/image ./sandbox ./acceptance
 
 # kick's client is held against Podman's own Go bindings.
