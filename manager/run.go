@@ -415,6 +415,9 @@ func (r *run) judge(ctx context.Context, res sandbox.Result, err error) {
 		r.fail(AgentFailed, errors.New(describe(res)))
 	case sandbox.ReasonStartFailed:
 		r.out.Remedy = "The agent sees the repository, the programs in this host's /usr, and what --program-dir adds: name a command that is there."
+		if r.req.Image != "" {
+			r.out.Remedy = "The agent sees the repository and the programs of the image " + r.req.Image + ": name a command that is there, or build it in (`kick image build --package` or `--agent`)."
+		}
 		r.fail(RuntimeError, errors.New(describe(res)))
 	default:
 		r.fail(RuntimeError, errors.New(describe(res)))

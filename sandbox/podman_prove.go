@@ -52,6 +52,11 @@ func (b *podmanBox) prove(r frame.Readiness) ([]Property, error) {
 	p.executable()
 	p.limits()
 	p.probes()
+	for i, prop := range p.props {
+		if r := podmanRemedies[prop.Name]; r != "" && prop.Status == Missing {
+			p.props[i].Remedy = r
+		}
+	}
 	return append(p.props, b.limitProperties()...), nil
 }
 
@@ -364,8 +369,10 @@ func (b *podmanBox) limitProperties() []Property {
 	}
 }
 
-// podmanRemedies say what to do about limits that this Podman cannot set.
+// podmanRemedies say what to do about limits that this Podman cannot set, and about
+// what its configuration or the image adds to every container.
 var podmanRemedies = map[string]string{
+	"mounts":        "See what adds it: volumes, devices or mounts in containers.conf, a mounts.conf, a hook of the OCI runtime, or a link in the image where something is to be mounted",
 	"memory-limit":  "Delegate the memory controller to the service (Delegate=yes in its unit), or run it rootful",
 	"process-limit": "Delegate the pids controller to the service (Delegate=yes in its unit), or run it rootful",
 	"cpu-limit":     "Rootless Podman cannot limit processors on control groups of version 1: start the service in a control group that is limited, run it rootful, or set no CPU limit",

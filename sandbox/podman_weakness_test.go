@@ -107,6 +107,9 @@ func TestOnPodmanWeaknesses(t *testing.T) {
 			if !slices.Contains(strings.Split(failure.Op, ", "), tt.property) {
 				t.Errorf("the error names %q, want %q: %v", failure.Op, tt.property, failure)
 			}
+			if tt.property == "mounts" && !strings.Contains(failure.Remedy, "containers.conf") {
+				t.Errorf("remedy %q", failure.Remedy)
+			}
 			if failure.Remedy == "" || r.stdout != "" || !r.Started.IsZero() {
 				t.Errorf("remedy %q, stdout %q", failure.Remedy, r.stdout)
 			}
