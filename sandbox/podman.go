@@ -151,9 +151,10 @@ func (l *Podman) together() bool { return true }
 func (l *Podman) instead() Launcher { return l.config.Fallback }
 
 // How long the service may take for what takes it milliseconds when idle.
+var askTimeout = 30 * time.Second // a question; tests of a service that stands still wait less
+
 const (
-	askTimeout    = 30 * time.Second // a question
-	createTimeout = 2 * time.Minute  // until the shim runs; an image is mapped the first time
+	createTimeout = 2 * time.Minute // until the shim runs; an image is mapped the first time
 	removeTimeout = time.Minute
 )
 

@@ -236,6 +236,8 @@ func TestOnPodmanLeftover(t *testing.T) {
 // work.
 func TestOnPodmanServiceLost(t *testing.T) {
 	onService(t)
+	sandbox.SetAskTimeout(5 * time.Second)
+	defer sandbox.SetAskTimeout(30 * time.Second)
 	for name, signal := range map[string]syscall.Signal{"killed": syscall.SIGKILL, "stopped": syscall.SIGSTOP} {
 		t.Run(name, func(t *testing.T) {
 			socket := startService(t)
