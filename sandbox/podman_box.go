@@ -31,8 +31,9 @@ type podmanBox struct {
 	id          string
 	engine      string // the OCI runtime that Podman has chosen
 	stream      *podman.Stream
-	copied      chan struct{} // closed when the stream has ended
-	log         tail          // what the shim and the service said of their trouble
+	from        *io.PipeReader // what the shim sends
+	copied      chan struct{}  // closed when the stream has ended
+	log         tail           // what the shim and the service said of their trouble
 	pid         int
 	groups      groups
 	shim        *watchedProcess
@@ -59,6 +60,7 @@ func (b *podmanBox) start(ctx context.Context, dog *watchdog) (_ line, err error
 	defer cancel()
 	defer func() {
 		if err != nil {
+			b.release()
 			err = errors.Join(err, b.remove())
 		}
 	}()
@@ -69,16 +71,15 @@ func (b *podmanBox) start(ctx context.Context, dog *watchdog) (_ line, err error
 		return line{}, b.startError("prepare the container", err)
 	}
 	if err := b.find(ctx); err != nil {
-		b.stream.Close()
 		return line{}, err
 	}
 	dog.pid = b.pid
-	from := b.read()
+	b.read()
 	var serving context.Context
 	serving, b.stopServing = context.WithCancel(context.Background())
 	b.startContainer(serving)
 	b.watchService(serving)
-	return line{to: b.stream, from: from}, nil
+	return line{to: b.stream, from: b.from}, nil
 }
 
 // startContainer has the first process started. The shim speaks before Podman has
@@ -186,8 +187,9 @@ func (b *podmanBox) find(ctx context.Context) error {
 }
 
 // read passes on what the shim sends.
-func (b *podmanBox) read() io.Reader {
+func (b *podmanBox) read() {
 	r, w := io.Pipe()
+	b.from = r
 	b.copied = make(chan struct{})
 	go func() {
 		defer close(b.copied)
@@ -199,7 +201,6 @@ func (b *podmanBox) read() io.Reader {
 		}
 		_ = w.Close() // what is missing, the conversation knows
 	}()
-	return r
 }
 
 // How often the service is asked whether it still answers, and how long it may
@@ -293,8 +294,11 @@ func (b *podmanBox) release() {
 		b.stopServing()
 	}
 	b.serving.Wait()
-	b.stream.Close()
-	if b.copied != nil {
+	if b.stream != nil {
+		b.stream.Close()
+	}
+	if b.from != nil {
+		b.from.Close() // what nobody reads any more would be waited for
 		<-b.copied
 	}
 	b.mu.Lock()
