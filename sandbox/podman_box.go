@@ -226,7 +226,7 @@ func (b *podmanBox) watchService(ctx context.Context) {
 				b.mu.Lock()
 				b.unheard = true
 				b.mu.Unlock()
-				lost <- fmt.Sprintf("the Podman service does not answer any more: %v", err)
+				lost <- fmt.Sprintf("the Podman service does not answer any more (%v)", err)
 				return
 			}
 		}
