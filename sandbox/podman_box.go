@@ -298,7 +298,7 @@ func (b *podmanBox) release() {
 		b.stream.Close()
 	}
 	if b.from != nil {
-		b.from.Close() // what nobody reads any more would be waited for
+		_ = b.from.Close() // what nobody reads any more would be waited for
 		<-b.copied
 	}
 	b.mu.Lock()
