@@ -19,11 +19,12 @@ import (
 	"github.com/kickhq/kick/sandbox"
 )
 
-// basePackages are what an agent finds in every image. usr-is-merged keeps out
-// usrmerge, which would do on installation what canonical does here.
+// basePackages are what an agent finds in every image. libstdc++6 is for Node.js
+// and for agents that have it in them. usr-is-merged keeps out usrmerge, which would
+// do on installation what canonical does here.
 var basePackages = []string{
 	"base-files", "base-passwd", "bash", "ca-certificates", "coreutils", "dash", "debianutils", "diffutils", "findutils",
-	"git", "grep", "gzip", "libc-bin", "mawk", "patch", "procps", "sed", "tar", "usr-is-merged", "util-linux",
+	"git", "grep", "gzip", "libc-bin", "libstdc++6", "mawk", "patch", "procps", "sed", "tar", "usr-is-merged", "util-linux",
 }
 
 // leftOut are directories of packages that no agent needs, but for what keep

@@ -7,9 +7,12 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -93,6 +96,14 @@ func checkSystem(t *testing.T, r Result) {
 	for p := range links {
 		if links[p] && (strings.HasPrefix(p, "usr/bin/") || strings.HasPrefix(p, "usr/lib/")) && !resolves(files, links, p) && !strings.Contains(p, "/ssl/") {
 			t.Errorf("%s leads to %s, which is not there", p, files[p])
+		}
+	}
+	// What agents' programs are linked to.
+	for _, lib := range []string{"libc.so.6", "libm.so.6", "libstdc++.so.6", "libgcc_s.so.1"} {
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(files)), func(p string) bool {
+			return strings.HasPrefix(p, "usr/lib/") && path.Base(p) == lib && resolves(files, links, p)
+		}) {
+			t.Errorf("%s is nowhere", lib)
 		}
 	}
 	if n := strings.Count(files["etc/ssl/certs/ca-certificates.crt"], "BEGIN CERTIFICATE"); n < 100 {
