@@ -9,10 +9,12 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -468,5 +470,49 @@ func TestAttackSilentBody(t *testing.T) {
 				t.Errorf("audit %+v", recs)
 			}
 		})
+	}
+}
+
+// TestAttackBodiesThatWait sends large bodies to a provider that does not read
+// them: what the gateway has in memory is bounded until it does, and what was
+// held back then goes through.
+func TestAttackBodiesThatWait(t *testing.T) {
+	t.Parallel()
+	arrived, read := make(chan bool, 5), make(chan bool)
+	p := &provider{}
+	p.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		arrived <- true
+		<-read
+		_, _ = io.Copy(io.Discard, r.Body)
+		says("application/json", `{"usage":{"prompt_tokens":1,"completion_tokens":1}}`)(w, r, nil)
+	}))
+	t.Cleanup(p.Close)
+	goOn := sync.OnceFunc(func() { close(read) })
+	defer goOn()
+	lim := defaultLimits
+	lim.bodyBytes = 16 << 20 // more than a connection keeps by itself
+	g, _ := openModels(t, p, lim, modelRoute(policy.OpenAI))
+	const path = "/model/openai/v1/chat/completions"
+	body := `{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("a", 15<<20) + `"}]}`
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			if res, got := post(t, g, path, body); res.StatusCode != http.StatusOK {
+				t.Errorf("%s, %s", res.Status, got)
+			}
+		})
+		<-arrived
+	}
+	conn := dial(t, g)
+	if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: g\r\nContent-Length: %d\r\n\r\n", path, len(body)); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := io.ReadAll(conn); !strings.HasPrefix(string(got), "HTTP/1.1 429 ") || !strings.Contains(string(got), "Too many large requests") {
+		t.Errorf("one more: %.300s", got)
+	}
+	goOn()
+	wg.Wait()
+	if res, got := post(t, g, path, body); res.StatusCode != http.StatusOK {
+		t.Errorf("after them: %s, %.300s", res.Status, got)
 	}
 }

@@ -63,7 +63,7 @@ type call struct {
 
 	op     operation
 	query  string
-	buf    *bytes.Buffer // that body is in
+	buf    *bodyBuffer // that body is in
 	body   *body
 	name   string // the model that answers
 	price  policy.Price
@@ -146,16 +146,13 @@ func (c *call) readBody() error {
 	if length < 0 {
 		length = c.g.limits.bodyBytes
 	}
-	if !c.g.take(length) {
+	if c.buf = c.g.newBody(length); c.buf == nil {
 		return &refusalError{status: http.StatusTooManyRequests, later: true, detail: "Too many large requests are under way. Send fewer at once."}
 	}
-	defer c.g.take(-length)
-	buf := bodies.Get().(*bytes.Buffer)
-	c.buf = buf
 	if c.r.ContentLength > 0 {
-		buf.Grow(int(min(c.r.ContentLength, 1<<20)) + bytes.MinRead)
+		c.buf.Grow(int(min(c.r.ContentLength, 1<<20)) + bytes.MinRead)
 	}
-	n, err := buf.ReadFrom(io.LimitReader(c.r.Body, c.g.limits.bodyBytes+1))
+	n, err := c.buf.ReadFrom(io.LimitReader(c.r.Body, c.g.limits.bodyBytes+1))
 	switch {
 	case err != nil:
 		return &refusalError{status: http.StatusBadRequest, detail: "The body did not arrive whole.", cause: err}
@@ -163,7 +160,8 @@ func (c *call) readBody() error {
 		return tooLarge
 	}
 	c.read = true
-	if c.body, err = checkBody(buf.Bytes(), c.op.shape, c.route.Allow); err != nil {
+	c.buf.isWhole()
+	if c.body, err = checkBody(c.buf.Bytes(), c.op.shape, c.route.Allow); err != nil {
 		var be *bodyError
 		if errors.As(err, &be) && be.rule != "" {
 			return denied(be.rule, "%s", be.detail)
@@ -172,20 +170,6 @@ func (c *call) readBody() error {
 	}
 	c.body.stream = c.body.stream || c.op.stream
 	return nil
-}
-
-// take counts the bytes of bodies that are in memory, and reports whether n
-// more are too many.
-func (g *Gateway) take(n int64) bool {
-	for {
-		now := g.inMemory.Load()
-		if n > 0 && now > 0 && now+n > 4*g.limits.bodyBytes {
-			return false
-		}
-		if g.inMemory.CompareAndSwap(now, now+n) {
-			return true
-		}
-	}
 }
 
 // settings applies the route's: the model, what is not to be stored, what is

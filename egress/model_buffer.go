@@ -8,18 +8,62 @@ import (
 	"sync"
 )
 
-// bodies are buffers for the bodies of model calls. Each has one owner: the
-// call, and then what is sent.
-var bodies = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+// bodyBuffer has the body of a model call. It has one owner: the call, and then
+// what is sent. Until it is given back, its bytes count among those that the
+// gateway has in memory: a provider may be slow to read.
+type bodyBuffer struct {
+	bytes.Buffer
+	g     *Gateway
+	bytes int64
+}
+
+var bodies = sync.Pool{New: func() any { return new(bodyBuffer) }}
+
+// newBody returns a buffer that counts for n bytes, or nil if they are too many.
+func (g *Gateway) newBody(n int64) *bodyBuffer {
+	if !g.take(n) {
+		return nil
+	}
+	b := bodies.Get().(*bodyBuffer)
+	b.g, b.bytes = g, n
+	return b
+}
+
+// isWhole tells that nothing more comes than what is there.
+func (b *bodyBuffer) isWhole() {
+	if left := b.bytes - int64(b.Len()); left > 0 {
+		b.g.take(-left)
+		b.bytes -= left
+	}
+}
+
+// take counts the bytes of bodies that are in memory, and reports whether n
+// more are too many.
+func (g *Gateway) take(n int64) bool {
+	for {
+		now := g.inMemory.Load()
+		if n > 0 && now > 0 && now+n > 4*g.limits.bodyBytes {
+			return false
+		}
+		if g.inMemory.CompareAndSwap(now, now+n) {
+			return true
+		}
+	}
+}
 
 // keptBody is how large a buffer is kept, in bytes: agents send some 100 KB.
 const keptBody = 1 << 20
 
 // release gives a buffer back; nil is none.
-func release(buf *bytes.Buffer) {
-	if buf != nil && buf.Cap() <= keptBody {
-		buf.Reset()
-		bodies.Put(buf)
+func release(b *bodyBuffer) {
+	if b == nil {
+		return
+	}
+	b.g.take(-b.bytes)
+	b.g, b.bytes = nil, 0
+	if b.Cap() <= keptBody {
+		b.Reset()
+		bodies.Put(b)
 	}
 }
 
@@ -29,7 +73,7 @@ func release(buf *bytes.Buffer) {
 type sentBody struct {
 	mu    sync.Mutex
 	parts [][]byte
-	buf   *bytes.Buffer // nil: it was given back
+	buf   *bodyBuffer // nil: it was given back
 }
 
 func (s *sentBody) length() (n int64) {
