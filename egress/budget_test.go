@@ -119,9 +119,17 @@ func TestBudgetWithoutUsage(t *testing.T) {
 	answer := make(chan func(w http.ResponseWriter), 1)
 	p := newProvider(t, func(w http.ResponseWriter, _ *http.Request, _ []byte) { (<-answer)(w) })
 	m := modelRoute(policy.Anthropic)
-	m.Tokens = 20_000
+	m.Tokens = 30_000
 	g, _ := openModels(t, p, defaultLimits, m)
 	const body = `{"model":"m","max_tokens":10000}`
+	const most = 2000 + 10_000 + int64(len(body))
+	answer <- func(http.ResponseWriter) { panic(http.ErrAbortHandler) }
+	if res, got := post(t, g, "/model/anthropic/v1/messages", body); res.StatusCode != 502 {
+		t.Fatalf("%d %s", res.StatusCode, got)
+	}
+	if s := g.Summary(); s.Tokens != most {
+		t.Errorf("without an answer the summary is %+v", s)
+	}
 	for range 5 {
 		answer <- func(w http.ResponseWriter) { w.WriteHeader(529) }
 		if res, got := post(t, g, "/model/anthropic/v1/messages", body); res.StatusCode != 529 {
@@ -132,7 +140,7 @@ func TestBudgetWithoutUsage(t *testing.T) {
 	if res, got := post(t, g, "/model/anthropic/v1/messages", body); res.StatusCode != 200 {
 		t.Fatalf("%d %s", res.StatusCode, got)
 	}
-	if s := g.Summary(); s.Tokens != 2000+10_000+int64(len(body)) {
+	if s := g.Summary(); s.Tokens != 2*most {
 		t.Errorf("summary is %+v", s)
 	}
 	if res, got := post(t, g, "/model/anthropic/v1/messages", body); res.StatusCode != 429 {

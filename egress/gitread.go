@@ -126,7 +126,7 @@ func (g *Gateway) decideGit(r *http.Request, req Request) (gitCall, policy.Answe
 	if rule, detail := checkGit(r, c); rule != "" {
 		return c, policy.Answer{Rule: rule, Detail: detail}
 	}
-	return c, g.reach.Decide(policy.Request{Scheme: policy.SchemeGit, Method: r.Method, Host: c.host, Path: "/" + c.repo})
+	return c, g.reach.Decide(policy.Request{Scheme: policy.SchemeGit, Method: r.Method, Host: c.host, Path: "/" + c.repo + c.suffix}) // it takes one suffix away, too
 }
 
 // checkGit refuses what a fetch by the smart protocol does not send.

@@ -131,6 +131,7 @@ func TestGitRefusals(t *testing.T) {
 		{"push", "git-push", []string{"-C", dir, "push", "origin", "HEAD:refs/heads/x"}},
 		{"another repository", "default-deny", []string{"ls-remote", "https://example.com/acme/other"}},
 		{"a repository of a longer name", "default-deny", []string{"ls-remote", "https://example.com/acme/library"}},
+		{"a repository whose name has the suffix", "default-deny", []string{"ls-remote", "https://example.com/acme/lib.git.git"}},
 		{"an encoded name", "git-path", []string{"ls-remote", "https://example.com/acme/%6cib"}},
 		{"a name that is empty", "git-form", []string{"ls-remote", "https://example.com/acme/.git"}},
 		{"a group in a group", "git-path", []string{"ls-remote", "https://example.com/acme/group/lib"}},
@@ -149,7 +150,7 @@ func TestGitRefusals(t *testing.T) {
 	if n := len(f.requests()); n != before {
 		t.Errorf("the host got %d requests", n-before)
 	}
-	if s := g.Summary(); s.Denied != 7 {
+	if s := g.Summary(); s.Denied != 8 {
 		t.Errorf("summary %+v", s)
 	}
 }

@@ -185,6 +185,8 @@ func (c *call) settings(asked string) error {
 	} else if !rt.AllowsModel(asked) {
 		return denied("model-name", "The model %q is not one that route %s allows: %s. Ask for one of those, or the operator of this sandbox adds it to `names`.",
 			cut(asked), rt.Route, strings.Join(rt.Names, ", "))
+	} else if searches(asked) && !slices.Contains(rt.Names, asked) && !slices.Contains(rt.Allow, "web-search") {
+		return denied("model-web-search", "The model %q searches the web by itself. Ask for another one, or the operator of this sandbox adds \"web-search\" to `allow` of the model's route, or that very name to `names`.", cut(asked))
 	}
 	if c.format == responsesFormat && string(b.storeAt.raw) != "false" && !slices.Contains(rt.Allow, "stored") {
 		b.set(b.storeAt, b.top(), "store", "false") // the provider's default is to store
@@ -222,6 +224,16 @@ func (c *call) settings(asked string) error {
 	return nil
 }
 
+// searchers are parts of the names of models that search the web whatever the
+// body says: those of OpenAI, Perplexity and Groq, and any at OpenRouter with
+// ":online" behind its name.
+var searchers = []string{"-search-preview", "-search-api", "deep-research", "sonar", "groq/compound", "compound-beta", ":online"}
+
+func searches(model string) bool {
+	model = strings.ToLower(model)
+	return slices.ContainsFunc(searchers, func(s string) bool { return strings.Contains(model, s) })
+}
+
 // forward sends the request, and the answer back. Its errors are from before
 // anything of the answer went to the agent.
 func (c *call) forward() error {
@@ -241,6 +253,9 @@ func (c *call) forward() error {
 	end := End{Model: c.name}
 	cost := policy.Budget{Requests: 1}
 	err = c.exchange(&end, &cost)
+	if end.Usage == nil && cost.Tokens > 0 { // there was no answer that says
+		c.charge(&meter{}, &end, &cost)
+	}
 	if serr := held.settle(cost); serr != nil {
 		end.Error = join2(end.Error, serr.Error())
 	}

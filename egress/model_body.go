@@ -22,6 +22,8 @@ type shape struct {
 	words   map[string]string // a string that is one of these; the value is the feature that it needs
 	kind    string            // what an unknown word is, in the policy's allow: "tool" or "part"
 	inline  bool              // a URL that holds its data, else feature remote-files
+	bare    bool              // with inline: or the data by itself, in base64
+	untyped []string          // keys that an object without a type has, else feature stored
 	feature string            // what it needs, unless it is false
 	mark    func(b *body, v span) error
 	weight  int64            // tokens that it may stand for beyond its bytes
@@ -146,6 +148,7 @@ func (b *body) object(sh *shape) error {
 			return err
 		}
 	}
+	typed, has := len(sh.untyped) == 0, 0
 	for b.dec.PeekKind() == '"' {
 		raw, err := b.dec.ReadValue()
 		if err != nil {
@@ -166,11 +169,20 @@ func (b *body) object(sh *shape) error {
 			}
 			continue
 		}
+		if b.dec.PeekKind() != 'n' { // null is as good as absent
+			typed = typed || string(b.word) == "type"
+			if slices.Contains(sh.untyped, string(b.word)) {
+				has++
+			}
+		}
 		if err := b.value(child); err != nil {
 			return err
 		}
 	}
 	_, err := b.dec.ReadToken()
+	if err == nil && !typed && has < len(sh.untyped) && !slices.Contains(b.allow, "stored") {
+		return b.needs("stored", fmt.Sprintf("%s has neither a type nor %s, and", b.dec.StackPointer(), strings.Join(sh.untyped, " and ")))
+	}
 	return err
 }
 
@@ -194,7 +206,7 @@ func (b *body) text(sh *shape) error {
 		return err
 	}
 	if sh.inline {
-		if bytes.HasPrefix(v.raw, []byte(`"data:`)) || slices.Contains(b.allow, "remote-files") {
+		if bytes.HasPrefix(v.raw, []byte(`"data:`)) || sh.bare && isBase64(v.raw[1:len(v.raw)-1]) || slices.Contains(b.allow, "remote-files") {
 			return nil
 		}
 		return b.needs("remote-files", string(b.dec.StackPointer()))
@@ -216,6 +228,12 @@ func (b *body) text(sh *shape) error {
 	}
 	return refusedBody("model-unknown-"+sh.kind, "%s %q is not a %s that this gateway knows, so it could do anything at the provider. "+
 		"The operator of this sandbox may add \"%s:%s\" to `allow` of the model's route.", b.dec.StackPointer(), word, sh.kind, sh.kind, word)
+}
+
+// isBase64 tells whether text has no character that base64 has not, and so is no
+// URL with a scheme.
+func isBase64(text []byte) bool {
+	return len(bytes.Trim(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=_-")) == 0
 }
 
 func (b *body) needs(feature, what string) error {

@@ -57,6 +57,16 @@ func TestModelRefusals(t *testing.T) {
 		{resp, `{"model":"m","input":[{"role":"user","content":[{"type":"input_file","file_url":"https://x"}]}]}`, "model-remote-files"},
 		{resp, `{"model":"m","input":[{"role":"user","content":[{"type":"input_file","file_id":"f"}]}]}`, "model-file-store"},
 		{resp, `{"model":"m","input":[{"type":"function_call_output","output":[{"type":"input_image","image_url":"http://x"}]}]}`, "model-remote-files"},
+		{resp, `{"model":"m","input":[{"id":"rs_1"}]}`, "model-stored"},
+		{resp, `{"model":"m","input":[{"id":"rs_1","type":null,"role":"user","content":null}]}`, "model-stored"},
+		{resp, `{"model":"m","input":[{"role":"user","content":[{"type":"input_file","file_data":"https://x"}]}]}`, "model-remote-files"},
+		{resp, `{"model":"m","input":[{"role":"user","content":[{"type":"input_audio","input_audio":{"data":"https://x","format":"mp3"}}]}]}`, "model-remote-files"},
+		{resp, `{"model":"o3-deep-research"}`, "model-web-search"},
+		{chat, `{"model":"any/thing:online"}`, "model-web-search"},
+		{chat, `{"model":"GPT-4o-Search-Preview-2025-03-11"}`, "model-web-search"},
+		{chat, `{"model":"m","messages":[{"role":"user","content":[{"type":"input_audio","input_audio":{"data":"https://x","format":"mp3"}}]}]}`, "model-remote-files"},
+		{chat, `{"model":"m","messages":[{"role":"user","content":[{"type":"input_audio","input_audio":{"url":"https://x"}}]}]}`, "model-unknown-field"},
+		{chat, `{"model":"m","chat_template_kwargs":{"chat_template":"{% for x in range(9999999) %}{% endfor %}"}}`, "model-unknown-field"},
 		{chat, `{"model":"m","store":true}`, "model-stored"},
 		{chat, `{"model":"m","web_search_options":{}}`, "model-web-search"},
 		{chat, `{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"https://x"}}]}]}`, "model-remote-files"},
@@ -117,13 +127,18 @@ func TestModelAllow(t *testing.T) {
 	an, oa := modelRoute(policy.Anthropic), modelRoute(policy.OpenAI)
 	an.Allow = []string{"web-search", "field:speed", "tool:tomorrows_tool", "part:audio"}
 	oa.Allow = []string{"stored", "remote-files"}
+	oa.Names = []string{"m", "*", "gpt-search-preview"}
 	g, _ := openModels(t, p, defaultLimits, an, oa)
 	for path, bodies := range map[string][]string{
 		"/model/anthropic/v1/messages": {
 			`{"model":"m","tools":[{"type":"web_search_20250305","name":"web_search","max_uses":3}]}`, `{"model":"m","speed":{"a":[1]}}`,
 			`{"model":"m","tools":[{"type":"tomorrows_tool"}]}`, `{"model":"m","messages":[{"role":"user","content":[{"type":"audio"}]}]}`,
 		},
+		"/model/openai/v1/chat/completions": {
+			`{"model":"m","messages":[{"role":"user","content":[{"type":"input_audio","input_audio":{"data":"UklGRg==","format":"wav"}}]}],"chat_template_kwargs":{"enable_thinking":false}}`,
+		},
 		"/model/openai/v1/responses": {
+			`{"model":"m","store":true,"input":[{"id":"rs_1"}]}`, `{"model":"gpt-search-preview","store":true}`,
 			`{"model":"m","store":true,"previous_response_id":"r"}`, `{"model":"m","input":[{"role":"user","content":[{"type":"input_image","image_url":"https://x"}]}]}`,
 		},
 	} {

@@ -18,6 +18,9 @@ var (
 	plain    = &shape{plain: true}
 )
 
+// audio is base64 as it stands; some servers also fetch it from a URL.
+var audio = object(map[string]*shape{"format": plain, "data": {inline: true, bare: true}})
+
 func object(keys map[string]*shape) *shape { return &shape{keys: keys} }
 
 // fields gives several keys one shape.
@@ -119,10 +122,11 @@ var anthropicBody = func() *shape {
 
 var chatBody = func() *shape {
 	image := &shape{inline: true, weight: imageWeight}
-	part := &shape{plain: true, keys: join(fields(plain, "text", "refusal", "thinking", "signature"), fields(anything, "cache_control", "input_audio"), map[string]*shape{
-		"type":      words("part", []string{"text", "image_url", "input_audio", "file", "refusal", "thinking"}, nil),
-		"image_url": {inline: true, weight: imageWeight, keys: map[string]*shape{"url": image, "detail": plain}},
-		"file":      object(map[string]*shape{"filename": plain, "file_data": {inline: true, weight: documentWeight}, "file_id": only("file-store")}),
+	part := &shape{plain: true, keys: join(fields(plain, "text", "refusal", "thinking", "signature"), fields(anything, "cache_control"), map[string]*shape{
+		"input_audio": audio,
+		"type":        words("part", []string{"text", "image_url", "input_audio", "file", "refusal", "thinking"}, nil),
+		"image_url":   {inline: true, weight: imageWeight, keys: map[string]*shape{"url": image, "detail": plain}},
+		"file":        object(map[string]*shape{"filename": plain, "file_data": {inline: true, weight: documentWeight}, "file_id": only("file-store")}),
 	})}
 	message := object(join(
 		fields(plain, "role", "name", "tool_call_id", "refusal", "reasoning_content", "reasoning", "reasoning_text", "reasoning_opaque", "prefix"),
@@ -132,7 +136,7 @@ var chatBody = func() *shape {
 	return object(join(
 		fields(plain, "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logprobs", "top_logprobs", "seed", "user",
 			"parallel_tool_calls", "reasoning_effort", "verbosity", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "enable_thinking"),
-		fields(anything, "tool_choice", "function_call", "functions", "stop", "logit_bias", "response_format", "metadata", "prediction", "reasoning", "thinking", "chat_template_kwargs"),
+		fields(anything, "tool_choice", "function_call", "functions", "stop", "logit_bias", "response_format", "metadata", "prediction", "reasoning", "thinking"),
 		map[string]*shape{
 			"model":                 {mark: markModel},
 			"messages":              {items: message},
@@ -143,6 +147,7 @@ var chatBody = func() *shape {
 			"stream_options":        {mark: markStreamOptions, keys: map[string]*shape{"include_usage": {mark: markIncludeUsage}, "include_obfuscation": plain}},
 			"service_tier":          tier,
 			"store":                 {any: true, feature: "stored"},
+			"chat_template_kwargs":  object(fields(plain, "enable_thinking", "thinking", "preserve_thinking", "clear_thinking", "reasoning_effort", "thinking_budget")), // a template is a program
 			"modalities":            {items: words("part", []string{"text"}, map[string]string{"audio": "image-generation", "image": "image-generation"})},
 			"audio":                 only("image-generation"),
 			"web_search_options":    only("web-search"),
@@ -161,12 +166,13 @@ var responsesBody = func() *shape {
 	parts := &shape{plain: true, items: part}
 	part.keys = join(
 		fields(plain, "text", "refusal", "detail", "filename", "encrypted_content"),
-		fields(anything, "annotations", "logprobs", "input_audio", "stdout", "stderr", "outcome"),
+		fields(anything, "annotations", "logprobs", "stdout", "stderr", "outcome"),
 		map[string]*shape{
+			"input_audio": audio,
 			"type": words("part", []string{"input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal", "input_image", "input_file", "input_audio",
 				"computer_screenshot", "encrypted_content"}, nil),
 			"image_url": {inline: true, weight: imageWeight},
-			"file_data": {plain: true, weight: documentWeight},
+			"file_data": {inline: true, weight: documentWeight},
 			"file_url":  only("remote-files"),
 			"file_id":   only("file-store"),
 		},
@@ -190,7 +196,7 @@ var responsesBody = func() *shape {
 			}),
 		},
 	)
-	item := &shape{plain: true, keys: join(
+	item := &shape{plain: true, untyped: []string{"role", "content"}, keys: join( // else an id alone is a reference
 		fields(plain, "id", "role", "status", "call_id", "name", "namespace", "encrypted_content", "input", "phase", "execution", "max_output_length", "end_turn", "created_by"),
 		fields(anything, "arguments", "action", "operation", "acknowledged_safety_checks", "pending_safety_checks", "internal_chat_message_metadata_passthrough", "metadata"),
 		fields(only("web-search"), "queries", "results"),
