@@ -73,9 +73,11 @@ func initProcess() error {
 // ignoreSignals keeps the agent from ending its own process 1. The kernel gives
 // process 1 only those signals that it has handlers for, and Go's runtime has
 // handlers for all, which take one that was sent with the look of a fault
-// (rt_sigqueueinfo) for a fault of this program. So there are none but that by
-// which the runtime interrupts its own threads. A true fault ends the process
-// all the same.
+// (rt_sigqueueinfo) for a fault of this program. So there are none, not even that
+// by which the runtime interrupts its own threads: while the main thread is in a
+// handler it blocks all signals, and the next one that comes ends the process (see
+// onAnotherThread). Goroutines here give way by themselves. A true fault ends the
+// process all the same.
 func ignoreSignals() error {
 	if os.Getpid() != 1 {
 		return nil // the default would end any other process
@@ -83,7 +85,7 @@ func ignoreSignals() error {
 	const setSize = 8      // bytes of the kernel's signal set
 	var byDefault [64]byte // struct sigaction of the kernel, all zero: SIG_DFL
 	for sig := syscall.Signal(1); sig <= 64; sig++ {
-		if sig == syscall.SIGKILL || sig == syscall.SIGSTOP || sig == syscall.SIGURG {
+		if sig == syscall.SIGKILL || sig == syscall.SIGSTOP {
 			continue
 		}
 		_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&byDefault)), 0, setSize, 0, 0)

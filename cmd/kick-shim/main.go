@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 
 	"github.com/kickhq/kick/internal/frame"
 )
@@ -36,7 +37,7 @@ func main() {
 	case "lock":
 		err = lock()
 	case "init":
-		err = initProcess()
+		err = onAnotherThread(initProcess)
 	default:
 		fmt.Fprintf(os.Stderr, "kick-shim: unknown role %q: kick starts this program, it is of no use by hand\n", role)
 		os.Exit(2)
@@ -47,6 +48,20 @@ func main() {
 	// The host may be gone already; then there is nobody to tell.
 	_ = frame.NewWriter(os.Stdout).Write(frame.Problem, []byte(clip(err.Error(), 4<<10)))
 	os.Exit(1)
+}
+
+// The main function stays on the main thread, see onAnotherThread.
+func init() { runtime.LockOSThread() }
+
+// onAnotherThread runs f while the main thread waits. The kernel drops a signal to
+// process 1 that has no handler unless the main thread blocks it; then it goes to
+// another thread, and ends the process. Go blocks all signals of a thread that
+// forks or makes a thread, and on a busy host a command can have begun to send
+// signals before its parent goes on.
+func onAnotherThread(f func() error) error {
+	done := make(chan error)
+	go func() { done <- f() }()
+	return <-done
 }
 
 // property is a failure to give the sandbox one isolation property. Its text
