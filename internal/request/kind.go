@@ -1,6 +1,7 @@
 package request
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -8,9 +9,11 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/kickhq/kick/egress"
 	"github.com/kickhq/kick/internal/agents"
 	"github.com/kickhq/kick/internal/spelling"
 	"github.com/kickhq/kick/manager"
+	"github.com/kickhq/kick/policy"
 	"github.com/kickhq/kick/sandbox"
 )
 
@@ -42,7 +45,7 @@ func kindOf(req *manager.Request, o *Options) error {
 
 // equip gives an agent whose kind is known what it needs to reach its model,
 // and finds beforehand what would fail in the sandbox.
-func equip(req *manager.Request, o Options) error {
+func equip(ctx context.Context, req *manager.Request, o Options) error {
 	k, known := agents.Find(o.Kind)
 	if !known {
 		return nil
@@ -63,6 +66,9 @@ func equip(req *manager.Request, o Options) error {
 	route, err := k.Route(req.Policy.For(req.Source.Repo, req.Agent).Egress.Models)
 	if err != nil {
 		return err
+	}
+	if _, err := egress.ReadKeys(ctx, policy.Egress{Models: []policy.Model{route}}); err != nil {
+		return fmt.Errorf("agent kind %s would reach its model without a key: %w: set it where kick runs, or name another place in the policy", k.Name, err)
 	}
 	model, err := k.Model(o.Model, route)
 	if err != nil {

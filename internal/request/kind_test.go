@@ -22,6 +22,8 @@ func kindOptions(t *testing.T) Options {
 		}
 	}
 	o.Command, o.Kind, o.Prompt, o.ProgramDirs = nil, "codex", "fix it", []string{dir}
+	t.Setenv("OPENAI_API_KEY", "a-key-of-the-operator")
+	t.Setenv("GEMINI_API_KEY", "another-key-of-the-operator")
 	o.PolicyPath = filepath.Join(dir, "policy.yaml")
 	file := "version: 1\negress:\n  models:\n    - {provider: openai, route: own, names: [m-1]}\n    - {provider: gemini}\n"
 	if err := os.WriteFile(o.PolicyPath, []byte(file), 0o600); err != nil {
@@ -67,6 +69,7 @@ func TestKindRefuses(t *testing.T) {
 		"not installed":       {func(o *Options) { o.Kind = "aider" }, "--program-dir"},
 		"not executable":      {func(o *Options) { o.Kind = "goose" }, "--program-dir"},
 		"no policy":           {func(o *Options) { o.PolicyPath = "" }, "provider: openai\n      key_env: OPENAI_API_KEY"},
+		"no key":              {func(*Options) { t.Setenv("OPENAI_API_KEY", "") }, "the variable OPENAI_API_KEY holds no key"},
 		"no route of its API": {func(o *Options) { o.Kind = "claude" }, "provider: anthropic"},
 	} {
 		t.Run(name, func(t *testing.T) {

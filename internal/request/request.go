@@ -122,7 +122,7 @@ func Build(ctx context.Context, o Options) (manager.Request, error) {
 	if err := places(ctx, &req, o); err != nil {
 		return req, err
 	}
-	if err := equip(&req, o); err != nil {
+	if err := equip(ctx, &req, o); err != nil {
 		return req, err
 	}
 	req.Held = Held(os.Environ())
