@@ -8,6 +8,7 @@
 # KICK_TEST_PODMAN_ONLY is a pattern of services, as in "rootless-5".
 set -euo pipefail
 cd "$(dirname "$0")/.."
+root=$PWD
 cache=${KICK_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/kick}
 mkdir -p "$cache"
 services=$(mktemp -d /tmp/kick-podman-XXXXXX)
@@ -16,9 +17,14 @@ chmod 755 "$services"
 end() {
   local env
   for env in "$services"/*/env; do
-    [ ! -e "$env" ] || hack/podman.sh down "$(dirname "$env")"
+    [ ! -e "$env" ] || "$root/hack/podman.sh" down "$(dirname "$env")"
   done
   rm -rf "$services"
+  # Nothing outlives the services.
+  if grep -F "$services/" /proc/self/mounts || grep -slF "$services/" /proc/[0-9]*/cmdline; then
+    echo "podman: the above is left of the services in $services" >&2
+    exit 1
+  fi
 }
 trap end EXIT
 
