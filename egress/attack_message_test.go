@@ -320,6 +320,7 @@ func TestAttackUsage(t *testing.T) {
 		{"in a tool's arguments", begin + `data: {"type":"content_block_delta","delta":{"type":"input_json_delta","partial_json":"` + forged + `"}}` + "\n\n" + end, 70},
 		{"in an object of the text's event", begin + `data: {"type":"content_block_delta","delta":{"usage":{"output_tokens":0},"input":{"usage":{"input_tokens":0}}}}` + "\n\n" + end, 70},
 		{"less at the end than before", begin + end + `data: {"type":"message_delta","usage":{"output_tokens":0}}` + "\n\n", 70},
+		{"in parts of which the sum leaves one out", begin + `data: {"type":"message_delta","usage":{"input_tokens":50,"output_tokens":20,"iterations":[{"type":"compaction","input_tokens":900,"output_tokens":100},{"type":"message","input_tokens":50,"output_tokens":20}]}}` + "\n\n", 1070},
 		{"below nothing", begin + end + `data: {"type":"message_delta","usage":{"output_tokens":-100000}}` + "\n\n", 70},
 		{"beyond all measure", begin + end + `data: {"type":"message_delta","usage":{"output_tokens":9223372036854775807}}` + "\n\n", 70},
 		{"in a comment of the stream", begin + ": {\"usage\":{\"output_tokens\":0}}\n\n" + end, 70},

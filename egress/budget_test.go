@@ -143,6 +143,10 @@ func TestBudgetWithoutUsage(t *testing.T) {
 	if s := g.Summary(); s.Tokens != 2*most {
 		t.Errorf("summary is %+v", s)
 	}
+	twice := `{"model":"m","max_tokens":1000,"context_management":{"edits":[{"type":"compact_20260112"}]}}`
+	if res, got := post(t, g, "/model/anthropic/v1/messages", twice); res.StatusCode != 429 || !strings.Contains(got, fmt.Sprintf("may cost up to %d", 2*(len(twice)+3000))) {
+		t.Errorf("%d %s", res.StatusCode, got)
+	}
 	if res, got := post(t, g, "/model/anthropic/v1/messages", body); res.StatusCode != 429 {
 		t.Errorf("%d %s", res.StatusCode, got)
 	}

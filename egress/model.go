@@ -217,6 +217,9 @@ func (c *call) settings(asked string) error {
 	// A token is a byte or more; 2,000 are for what the provider adds itself.
 	input := int64(len(b.raw)) + b.media + 2000
 	output := b.maxOutput * max(b.answers, 1)
+	if b.compacts {
+		input, output = 2*input, 2*output
+	}
 	c.most.Tokens = input + output
 	if c.priced {
 		c.most.Money = (float64(input)*max(c.price.Input, c.price.CacheWrite, c.price.CacheRead) + float64(output)*c.price.Output) / 1e6

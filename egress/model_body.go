@@ -47,6 +47,7 @@ type body struct {
 	maxOutput int64 // 0: not said
 	maxAt     span  // where it is said, be it as null
 	answers   int64 // that are asked for at once
+	compacts  bool  // the provider may have the model shorten the conversation first
 	stream    bool
 	storeAt   span
 	streamOpt span // stream_options
@@ -115,11 +116,11 @@ func (b *body) value(sh *shape) error {
 		return b.object(sh)
 	case k == '[' && sh.items != nil:
 		return b.list(sh)
-	case sh.any:
+	case sh.any && sh.mark == nil:
 		return b.dec.SkipValue()
 	case k == '"' && (sh.words != nil || sh.inline):
 		return b.text(sh)
-	case (k == '"' || k == '0' || k == 't' || k == 'f') && (sh.plain || sh.mark != nil):
+	case sh.any, (k == '"' || k == '0' || k == 't' || k == 'f') && (sh.plain || sh.mark != nil):
 		v, err := b.read()
 		if err != nil || sh.mark == nil {
 			return err
@@ -301,6 +302,11 @@ func markType(b *body, v span) error {
 	if !bytes.HasPrefix(v.raw, []byte(`"image/`)) {
 		b.media += documentWeight
 	}
+	return nil
+}
+
+func markCompaction(b *body, v span) error {
+	b.compacts = b.compacts || bytes.Contains(v.raw, []byte("compact")) || bytes.ContainsRune(v.raw, '\\')
 	return nil
 }
 

@@ -105,17 +105,18 @@ var anthropicBody = func() *shape {
 	))
 	return object(join(
 		fields(plain, "temperature", "top_p", "top_k"),
-		fields(anything, "tool_choice", "stop_sequences", "metadata", "thinking", "context_management", "output_config", "output_format", "cache_control"),
+		fields(anything, "tool_choice", "stop_sequences", "metadata", "thinking", "output_config", "output_format", "cache_control"),
 		map[string]*shape{
-			"model":        {mark: markModel},
-			"max_tokens":   {mark: markMax},
-			"stream":       {mark: markStream},
-			"service_tier": tier,
-			"system":       parts,
-			"messages":     {items: object(map[string]*shape{"role": plain, "content": parts})},
-			"tools":        {items: tool},
-			"container":    only("code-execution"),
-			"mcp_servers":  only("mcp"),
+			"model":              {mark: markModel},
+			"max_tokens":         {mark: markMax},
+			"stream":             {mark: markStream},
+			"service_tier":       tier,
+			"context_management": {any: true, mark: markCompaction},
+			"system":             parts,
+			"messages":           {items: object(map[string]*shape{"role": plain, "content": parts})},
+			"tools":              {items: tool},
+			"container":          only("code-execution"),
+			"mcp_servers":        only("mcp"),
 		},
 	))
 }()
@@ -219,7 +220,7 @@ var responsesBody = func() *shape {
 	return object(join(
 		fields(plain, "instructions", "parallel_tool_calls", "max_tool_calls", "temperature", "top_p", "top_logprobs", "truncation", "user",
 			"prompt_cache_key", "prompt_cache_retention", "safety_identifier"),
-		fields(anything, "tool_choice", "reasoning", "text", "include", "metadata", "stream_options", "context_management", "client_metadata"),
+		fields(anything, "tool_choice", "reasoning", "text", "include", "metadata", "stream_options", "client_metadata"),
 		map[string]*shape{
 			"model":                {mark: markModel},
 			"input":                {plain: true, items: item},
@@ -228,6 +229,7 @@ var responsesBody = func() *shape {
 			"max_output_tokens":    {mark: markMax},
 			"store":                {mark: markStore, feature: "stored"},
 			"service_tier":         tier,
+			"context_management":   {any: true, mark: markCompaction},
 			"previous_response_id": only("stored"),
 			"conversation":         only("stored"),
 			"prompt":               only("stored"),

@@ -108,6 +108,25 @@ type anthropicUsage struct {
 	CacheWrite int64 `json:"cache_creation_input_tokens"`
 	CacheRead  int64 `json:"cache_read_input_tokens"`
 	Output     int64 `json:"output_tokens"`
+	// Iterations are all that is charged, where the provider shortened the
+	// conversation itself; what that took is not in the sums above.
+	Iterations []anthropicUsage `json:"iterations"`
+}
+
+func (u anthropicUsage) tokens() tokens {
+	sum := tokens{input: u.Input + u.CacheWrite + u.CacheRead, output: u.Output, cacheRead: u.CacheRead, cacheWrite: u.CacheWrite}
+	var all tokens
+	for _, i := range u.Iterations {
+		one := i.tokens()
+		if !one.valid() {
+			return one
+		}
+		all = tokens{all.input + one.input, all.output + one.output, all.cacheRead + one.cacheRead, all.cacheWrite + one.cacheWrite}
+	}
+	if all.input+all.output > sum.input+sum.output {
+		return all
+	}
+	return sum
 }
 
 func anthropicTokens(data []byte) (t tokens, final, ok bool) {
@@ -128,7 +147,7 @@ func anthropicTokens(data []byte) (t tokens, final, ok bool) {
 	if u == nil {
 		return t, false, false
 	}
-	t = tokens{input: u.Input + u.CacheWrite + u.CacheRead, output: u.Output, cacheRead: u.CacheRead, cacheWrite: u.CacheWrite}
+	t = u.tokens()
 	return t, v.Type != "message_start", t.valid()
 }
 
