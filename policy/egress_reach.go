@@ -302,6 +302,12 @@ func (r *Reach) decideHost(q Request) Answer {
 
 // remedy is the entry that allows a request.
 func remedy(host string, q Request) string {
+	for _, p := range []Provider{Anthropic, OpenAI, Gemini} {
+		endpoint, _ := p.defaults()
+		if name, _, _ := strings.Cut(strings.TrimPrefix(endpoint, "https://"), "/"); name == host {
+			return fmt.Sprintf("{provider: %s} to egress.models, and the agent calls the route that this makes in its sandbox", p)
+		}
+	}
 	for _, name := range Presets() {
 		for _, h := range presets[name].Hosts {
 			if newHostRule(h).matchesHost(host) {

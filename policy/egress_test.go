@@ -196,6 +196,9 @@ func TestRemedy(t *testing.T) {
 	if a := mustReach(t, "version: 1\n", "", "").Decide(Request{"https", "GET", "pypi.org", 443, "/simple/"}); !strings.Contains(a.Detail, "the preset pypi to egress.presets") {
 		t.Error(a.Detail)
 	}
+	if a := mustReach(t, "version: 1\n", "", "").Decide(Request{"https", "CONNECT", "api.openai.com", 443, ""}); !strings.Contains(a.Detail, "{provider: openai} to egress.models") {
+		t.Error(a.Detail)
+	}
 }
 
 func TestAllowsAddress(t *testing.T) {
