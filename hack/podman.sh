@@ -201,6 +201,7 @@ END
   chown -R "$user:" "$dir"
   as_user "$user"
   "${as[@]}" test -r "$dir/env" || die "$user cannot reach $dir: put it where every directory above it is open to others, as below /tmp"
+  "${as[@]}" test -x "$program" || die "$user cannot run $program: copy it to where every directory above it is open to others"
 
   # CONTAINER_HOST stays out of the service's environment: its own helpers are not
   # to call it. The service gets no limit of time, and ends by `down`.

@@ -14,14 +14,18 @@ mkdir -p "$cache"
 services=$(mktemp -d /tmp/kick-podman-XXXXXX)
 chmod 755 "$services"
 
+left() { grep -F "$services/" /proc/self/mounts || grep -slF "$services/" /proc/[0-9]*/cmdline; }
+
 end() {
-  local env
+  local env began
   for env in "$services"/*/env; do
     [ ! -e "$env" ] || "$root/hack/podman.sh" down "$(dirname "$env")"
   done
   rm -rf "$services"
-  # Nothing outlives the services.
-  if grep -F "$services/" /proc/self/mounts || grep -slF "$services/" /proc/[0-9]*/cmdline; then
+  # Nothing outlives the services; what is on its way out has a moment.
+  began=$SECONDS
+  while left >/dev/null && [ $((SECONDS - began)) -lt 20 ]; do :; done
+  if left; then
     echo "podman: the above is left of the services in $services" >&2
     exit 1
   fi
@@ -29,7 +33,9 @@ end() {
 trap end EXIT
 
 make -s build
-newer=$(hack/podman.sh build)
+# Where every service's user can run it: the cache may be below a closed home.
+newer=$services/podman
+install -m 755 "$(hack/podman.sh build)" "$newer"
 image=$cache/kick-agent.tar
 built=$(bin/kick image build --out "$image" -o json)
 id=$(sed -n 's/^  "id": "\(.*\)",$/\1/p' <<<"$built")
