@@ -269,6 +269,7 @@ func TestOnPodmanServiceLost(t *testing.T) {
 			if !slices.Contains(res.Artifacts, sandbox.DirtyArchive) || !strings.Contains(sink.content(sandbox.DirtyArchive), "unfinished") {
 				t.Errorf("artifacts %v, missing %q", res.Artifacts, res.Missing)
 			}
+			socket.end() // one that stands still may hold a lock of the storage, for which every other service waits
 			for _, p := range leftOf(t, podmanClient(t), spec.ID) {
 				t.Errorf("left: %s", p)
 			}
@@ -281,6 +282,8 @@ type apiService struct {
 	path string
 	cmd  *exec.Cmd
 	pid  int // of the process that listens, which is another one for rootless Podman
+
+	ended sync.Once
 }
 
 func startService(t *testing.T) *apiService {
@@ -302,11 +305,7 @@ func startService(t *testing.T) *apiService {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if s.pid > 0 {
-			_ = syscall.Kill(s.pid, syscall.SIGKILL) // it may be gone
-		}
-		_ = s.cmd.Process.Kill()
-		_ = s.cmd.Wait()
+		s.end()
 		os.RemoveAll(dir)
 	})
 	c := podman.New(s.path)
@@ -320,6 +319,17 @@ func startService(t *testing.T) *apiService {
 		}
 		time.Sleep(20 * time.Millisecond) // there is no event to wait for
 	}
+}
+
+// end kills the service, which may be gone.
+func (s *apiService) end() {
+	s.ended.Do(func() {
+		if s.pid > 0 {
+			_ = syscall.Kill(s.pid, syscall.SIGKILL)
+		}
+		_ = s.cmd.Process.Kill()
+		_ = s.cmd.Wait()
+	})
 }
 
 // listener is the process that listens on a Unix socket.

@@ -103,7 +103,8 @@ if [ "${KICK_SKIP_REAL_AGENTS:-}" != 1 ]; then
   KICK_TEST_PODMAN=${started[0]} KICK_TEST_CODEX_IMAGE=localhost/kick-codex:latest ${GO:-go} test -count=1 -run '^TestPodmanCodex$' ./acceptance
 fi
 
-${GO:-go} test -count=1 -timeout 60m -run '^TestPodman' "$@" ./internal/image ./sandbox ./acceptance
+# One package at a time: a test stops a service, and whoever uses its storage waits.
+${GO:-go} test -count=1 -p 1 -timeout 60m -run '^TestPodman' "$@" ./internal/image ./sandbox ./acceptance
 
 # kick's client is held against Podman's own Go bindings.
 cd internal/podman/bindings
