@@ -204,7 +204,16 @@ func (p *prover) status() {
 	want("seccomp", seccomp...)
 }
 
+// mounts wants the plan's mounts and no other.
 func (p *prover) mounts() {
+	p.mountTable("all as planned", func(got, host []mount) []mountProblem {
+		return compareMounts(got, expectedMounts(p.s.entries, host), host)
+	})
+}
+
+// mountTable holds the sandbox's mounts against what is due, which compare
+// knows and asDue says in words.
+func (p *prover) mountTable(asDue string, compare func(got, host []mount) []mountProblem) {
 	names := []string{"mounts", "read-only-mounts", "nosuid-mounts", "nodev-mounts", "noexec-mounts", "proc"}
 	text, problem := p.read("mountinfo")
 	got, err := parseMountinfo(text)
@@ -221,9 +230,8 @@ func (p *prover) mounts() {
 		}
 		return
 	}
-	want := expectedMounts(p.s.entries, host)
 	found := map[string][]string{}
-	for _, m := range compareMounts(got, want, host) {
+	for _, m := range compare(got, host) {
 		found[m.property] = append(found[m.property], m.text)
 	}
 	for _, n := range names {
@@ -231,7 +239,7 @@ func (p *prover) mounts() {
 		if len(list) > 3 {
 			list = append(list[:3], fmt.Sprintf("and %d more", len(list)-3))
 		}
-		p.add(n, strings.Join(list, "; "), fmt.Sprintf("mountinfo: %d mounts, all as planned", len(got)))
+		p.add(n, strings.Join(list, "; "), fmt.Sprintf("mountinfo: %d mounts, %s", len(got), asDue))
 	}
 }
 

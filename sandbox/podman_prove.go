@@ -174,36 +174,9 @@ var podmanFiles = []string{"/etc/hostname", "/etc/hosts", "/etc/resolv.conf", "/
 // podmanMounts wants the mounts of the plan, what a container has of its own,
 // and no other.
 func (p *prover) podmanMounts(plan *podmanPlan) {
-	names := []string{"mounts", "read-only-mounts", "nosuid-mounts", "nodev-mounts", "noexec-mounts", "proc"}
-	text, problem := p.read("mountinfo")
-	got, err := parseMountinfo(text)
-	host, err2 := hostMounts()
-	switch {
-	case problem != "":
-	case err != nil:
-		problem = err.Error()
-	case err2 != nil:
-		problem = err2.Error()
-	case len(got) == 0:
-		problem = "the mount table is empty"
-	}
-	if problem != "" {
-		for _, n := range names {
-			p.add(n, problem, "")
-		}
-		return
-	}
-	found := map[string][]string{}
-	for _, m := range compareContainer(got, host, plan, path.Join(p.s.proc, "root")) {
-		found[m.property] = append(found[m.property], m.text)
-	}
-	for _, n := range names {
-		list := found[n]
-		if len(list) > 3 {
-			list = append(list[:3], fmt.Sprintf("and %d more", len(list)-3))
-		}
-		p.add(n, strings.Join(list, "; "), fmt.Sprintf("mountinfo: %d mounts, all as planned or a container's own", len(got)))
-	}
+	p.mountTable("all as planned or a container's own", func(got, host []mount) []mountProblem {
+		return compareContainer(got, host, plan, path.Join(p.s.proc, "root"))
+	})
 }
 
 // compareContainer compares a container's mounts with the plan.
