@@ -5,21 +5,17 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
+
+	"github.com/kickhq/kick/internal/podmantest"
 )
 
 // TestPodmanPage does what docs/podman.md says, its sh blocks one after the other,
 // on each service that scripts/podman.sh started, as the service's user.
 func TestPodmanPage(t *testing.T) {
-	services := strings.Fields(os.Getenv("KICK_TEST_PODMAN"))
-	if len(services) == 0 {
-		t.Skip("KICK_TEST_PODMAN names no service: scripts/podman.sh starts some")
-	}
+	services := podmantest.Services(t)
 	page, err := os.ReadFile("../docs/podman.md")
 	if err != nil {
 		t.Fatal(err)
@@ -36,9 +32,9 @@ func TestPodmanPage(t *testing.T) {
 	if len(blocks) < 3 {
 		t.Fatalf("the page has %d blocks", len(blocks))
 	}
-	for _, service := range services {
-		t.Run(filepath.Base(service), func(t *testing.T) {
-			out := asServiceUser(t, service, script)
+	for _, s := range services {
+		t.Run(s.Name(), func(t *testing.T) {
+			out := asServiceUser(t, s, script)
 			if lines := strings.Split(strings.TrimSpace(out), "\n"); lines[len(lines)-1] != "hello" {
 				t.Errorf("the page ends with:\n%s", out)
 			}
@@ -48,29 +44,8 @@ func TestPodmanPage(t *testing.T) {
 
 // asServiceUser runs a script as the user of a service, with kick and the
 // service's podman in its PATH, in a new directory, and returns what it says.
-func asServiceUser(t *testing.T, service, script string) string {
+func asServiceUser(t *testing.T, s podmantest.Service, script string) string {
 	t.Helper()
-	env, err := os.ReadFile(filepath.Join(service, "env"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	value := func(name string) string {
-		_, rest, _ := strings.Cut("\n"+string(env), "\n"+name+"=")
-		v, _, _ := strings.Cut(rest, "\n")
-		return v
-	}
-	account, err := user.Lookup(value("KICK_PODMAN_USER"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	uid, err := strconv.ParseUint(account.Uid, 10, 32)
-	if err != nil {
-		t.Fatal(err)
-	}
-	gid, err := strconv.ParseUint(account.Gid, 10, 32)
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir, err := os.MkdirTemp("/tmp", "kick-page-")
 	if err != nil {
 		t.Fatal(err)
@@ -82,27 +57,24 @@ func asServiceUser(t *testing.T, service, script string) string {
 		}
 	}
 	run(t, "", "cp", kick, filepath.Join(dir, "bin/kick"))
-	run(t, "", "ln", "-s", value("KICK_PODMAN"), filepath.Join(dir, "bin/podman"))
+	run(t, "", "ln", "-s", s.Settings["KICK_PODMAN"], filepath.Join(dir, "bin/podman"))
 	if apt := filepath.Join(cacheDir(t), "apt"); exists(apt) {
 		run(t, "", "cp", "-r", apt, filepath.Join(dir, "cache")) // spares the downloads
 	}
-	run(t, "", "chown", "-hR", fmt.Sprint(uid, ":", gid), dir)
+	run(t, "", "chown", "-hR", fmt.Sprint(s.UID, ":", s.GID), dir)
 
 	cmd := exec.Command("sh", "-c", script)
 	cmd.Dir = filepath.Join(dir, "home")
 	cmd.Env = []string{"PATH=" + filepath.Join(dir, "bin") + ":" + os.Getenv("PATH"), "TMPDIR=" + dir, "KICK_CACHE=" + filepath.Join(dir, "cache"), "PODMAN_IGNORE_CGROUPSV1_WARNING=1"}
-	for line := range strings.Lines(string(env)) {
-		cmd.Env = append(cmd.Env, strings.TrimSpace(line))
+	for name, value := range s.Settings {
+		cmd.Env = append(cmd.Env, name+"="+value)
 	}
 	cmd.Env = append(cmd.Env, "HOME="+cmd.Dir)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if os.Getuid() == 0 {
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
-	}
+	s.As(cmd)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Run(); err != nil {
-		t.Fatalf("as %s: %v\n%s", account.Username, err, out.String())
+		t.Fatalf("as %s: %v\n%s", s.User, err, out.String())
 	}
 	return out.String()
 }

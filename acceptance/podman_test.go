@@ -3,20 +3,19 @@ package acceptance
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/kickhq/kick/internal/githubtest"
 	"github.com/kickhq/kick/internal/modeltest"
+	"github.com/kickhq/kick/internal/podmantest"
 	"github.com/kickhq/kick/manager"
 )
 
@@ -24,28 +23,9 @@ import (
 // service that KICK_TEST_PODMAN names, as the service's user, and compares what
 // came of them.
 func TestPodman(t *testing.T) {
-	services := strings.Fields(os.Getenv("KICK_TEST_PODMAN"))
-	if len(services) == 0 {
-		t.Skip("KICK_TEST_PODMAN names no Podman service: scripts/podman.sh starts some")
+	for _, s := range podmantest.Services(t) {
+		t.Run(s.Name(), func(t *testing.T) { podmanLikeEmbedded(t, s) })
 	}
-	for _, dir := range services {
-		t.Run(filepath.Base(dir), func(t *testing.T) { podmanLikeEmbedded(t, dir) })
-	}
-}
-
-// serviceSettings are what hack/podman.sh says of a service.
-func serviceSettings(t *testing.T, dir string) map[string]string {
-	t.Helper()
-	b, err := os.ReadFile(filepath.Join(dir, "env"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	settings := map[string]string{}
-	for line := range strings.Lines(string(b)) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
-		settings[name] = value
-	}
-	return settings
 }
 
 // podmanCases are agents, one for each way in which a kick can end.
@@ -69,12 +49,7 @@ var podmanCases = []struct {
 	{"a workflow", "mkdir -p .github/workflows; echo 'on: push' >.github/workflows/x.yml; git add -A; git commit -qm ci", nil, manager.Refused},
 }
 
-func podmanLikeEmbedded(t *testing.T, service string) {
-	settings := serviceSettings(t, service)
-	account, err := user.Lookup(settings["KICK_PODMAN_USER"])
-	if err != nil {
-		t.Fatal(err)
-	}
+func podmanLikeEmbedded(t *testing.T, s podmantest.Service) {
 	dir, err := os.MkdirTemp("", "kick-podman-")
 	if err != nil {
 		t.Fatal(err)
@@ -84,16 +59,13 @@ func podmanLikeEmbedded(t *testing.T, service string) {
 	run(t, "", "cp", kick, program)
 	run(t, "", "cp", "-r", seedBare(t), filepath.Join(dir, "base.git"))
 	run(t, "", "chmod", "755", dir)
-	run(t, "", "chown", "-R", account.Uid+":"+account.Gid, dir)
+	run(t, "", "chown", "-R", fmt.Sprint(s.UID, ":", s.GID), dir)
 
 	asUser := func(t *testing.T, bare string, args ...string) map[string]any {
 		cmd := exec.Command(program, append([]string{"run", "--state-dir", filepath.Join(dir, "state"), "-o", "json", "--repo", bare, "--publish", "branch"}, args...)...)
 		cmd.Dir = dir
-		cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + dir, "CONTAINER_HOST=" + settings["CONTAINER_HOST"]}
-		if uid, _ := strconv.Atoi(account.Uid); uid != os.Getuid() {
-			gid, _ := strconv.Atoi(account.Gid)
-			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
-		}
+		cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + dir, "CONTAINER_HOST=" + s.Settings["CONTAINER_HOST"]}
+		s.As(cmd)
 		var stdout, stderr bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &stdout, &stderr
 		_ = cmd.Run() // the object has the exit code
@@ -114,7 +86,7 @@ func podmanLikeEmbedded(t *testing.T, service string) {
 				command = []string{"--", "no-such-command"}
 			}
 			outcomes := map[string]map[string]any{}
-			for runtime, flags := range map[string][]string{"embedded": nil, "podman": {"--runtime", "podman", "--image", os.Getenv("KICK_TEST_IMAGE")}} {
+			for runtime, flags := range map[string][]string{"embedded": nil, "podman": {"--runtime", "podman", "--image", os.Getenv(podmantest.ImageEnv)}} {
 				bare := filepath.Join(dir, strings.ReplaceAll(c.name, " ", "-")+"-"+runtime+".git")
 				run(t, "", "cp", "-rp", filepath.Join(dir, "base.git"), bare)
 				outcomes[runtime] = asUser(t, bare, slices.Concat(c.flags, flags, command)...)
@@ -146,17 +118,12 @@ func TestPodmanCodex(t *testing.T) {
 	if image == "" {
 		t.Skip("KICK_TEST_CODEX_IMAGE names no image with codex")
 	}
-	self, err := user.Current()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, dir := range strings.Fields(os.Getenv("KICK_TEST_PODMAN")) {
-		settings := serviceSettings(t, dir)
-		if settings["KICK_PODMAN_USER"] != self.Username {
+	for _, s := range podmantest.Services(t) {
+		if s.UID != os.Getuid() {
 			continue
 		}
-		t.Run(filepath.Base(dir), func(t *testing.T) {
-			t.Setenv("CONTAINER_HOST", settings["CONTAINER_HOST"])
+		t.Run(s.Name(), func(t *testing.T) {
+			t.Setenv("CONTAINER_HOST", s.Settings["CONTAINER_HOST"])
 			p, h := newProvider(t), newHub(t, githubtest.Options{})
 			o, kick := p.kick(t, h, "codex", "--runtime", "podman", "--image", image)
 			p.wantPullRequest(t, h, o, kick, modeltest.Responses)

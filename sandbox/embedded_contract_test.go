@@ -37,6 +37,19 @@ func TestEmbeddedContractAsUser(t *testing.T) {
 	if os.Getuid() != 0 {
 		return
 	}
+	cmd := testsOf(t, ordinaryUser, ordinaryUser, "-test.run=^TestEmbeddedContract$")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: ordinaryUser, Gid: ordinaryUser}, Pdeathsig: syscall.SIGKILL}
+	out, err := cmd.CombinedOutput()
+	t.Logf("as user %d:\n%s", ordinaryUser, out)
+	if err != nil {
+		t.Errorf("the contract as user %d: %v", ordinaryUser, err)
+	}
+}
+
+// testsOf is a run of this program's tests for a user, who has all that they need
+// in a directory of its own. Who runs it as that user is the caller's to say.
+func testsOf(t *testing.T, uid, gid int, flags ...string) *exec.Cmd {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "kick-contract")
 	if err != nil {
 		t.Fatal(err)
@@ -60,25 +73,20 @@ func TestEmbeddedContractAsUser(t *testing.T) {
 		if err := os.Mkdir(path(sub), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Chown(path(sub), ordinaryUser, ordinaryUser); err != nil {
+		if err := os.Chown(path(sub), uid, gid); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(path("sandbox.test"), "-test.run=^TestEmbeddedContract$", "-test.count=1", "-test.v")
+	cmd := exec.Command(path("sandbox.test"), append([]string{"-test.count=1", "-test.v"}, flags...)...)
 	cmd.Dir = path("home")
 	cmd.Env = []string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + path("home"), "TMPDIR=" + path("tmp"), "CI=" + os.Getenv("CI"),
 		"KICK_TEST_SHIM=" + path("shim"), sandboxtest.ProbeEnv + "=" + path("probe"),
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: ordinaryUser, Gid: ordinaryUser}, Pdeathsig: syscall.SIGKILL}
-	out, err := cmd.CombinedOutput()
-	t.Logf("as user %d:\n%s", ordinaryUser, out)
-	if err != nil {
-		t.Errorf("the contract as user %d: %v", ordinaryUser, err)
-	}
+	return cmd
 }
 
 func copyProgram(t *testing.T, from, to string) {

@@ -1,6 +1,15 @@
 package sandbox
 
-import "time"
+import (
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/kickhq/kick/internal/podmantest"
+)
 
 // Shim returns the shim that the tests of this package have built, for those
 // in package sandbox_test.
@@ -8,3 +17,24 @@ func Shim() []byte { return shimBytes }
 
 // SetAskTimeout sets how long a Podman service may take for an answer.
 func SetAskTimeout(d time.Duration) { askTimeout = d }
+
+// PodmanChildEnv marks the process that runs the tests on one service, as the
+// service's user (see TestPodman).
+const PodmanChildEnv = "KICK_TEST_PODMAN_CHILD"
+
+// OnService skips a test in any other process.
+func OnService(t *testing.T) {
+	t.Helper()
+	if os.Getenv(PodmanChildEnv) == "" {
+		t.Skip("TestPodman runs this on each service")
+	}
+}
+
+// PodmanTestConfig is for a launcher on the service of this process.
+func PodmanTestConfig() PodmanConfig {
+	return PodmanConfig{
+		Shim:  func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(shimBytes)), nil },
+		Dir:   filepath.Join(os.Getenv("HOME"), "podman"),
+		Image: os.Getenv(podmantest.ImageEnv),
+	}
+}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/kickhq/kick/internal/kickid"
 	"github.com/kickhq/kick/internal/podman"
+	"github.com/kickhq/kick/internal/podmantest"
 	"github.com/kickhq/kick/sandbox"
 )
 
@@ -57,14 +58,14 @@ func podmanSpec(t *testing.T, script string) sandbox.LaunchSpec {
 	}
 	id := kickid.New()
 	return sandbox.LaunchSpec{
-		ID: id, Agent: "test", Image: os.Getenv(imageEnv), Command: []string{"sh", "-c", script, id},
+		ID: id, Agent: "test", Image: os.Getenv(podmantest.ImageEnv), Command: []string{"sh", "-c", script, id},
 		Env: map[string]string{"PATH": "/usr/local/bin:/usr/bin:/bin"}, Workspace: sandbox.Workspace{Dir: dir},
 	}
 }
 
 // A command that ends at once loses no byte of its output.
 func TestOnPodmanFastExit(t *testing.T) {
-	onService(t)
+	sandbox.OnService(t)
 	l, err := newPodman()
 	if err != nil {
 		t.Fatal(err)
@@ -104,13 +105,13 @@ func TestOnPodmanRunOne(t *testing.T) {
 // A kick that is killed, at whatever instant, leaves nothing that a reaper does
 // not remove, and a reaper removes nothing of others.
 func TestOnPodmanKilled(t *testing.T) {
-	onService(t)
+	sandbox.OnService(t)
 	c := podmanClient(t)
 	ctx := t.Context()
 	// Of others: a name like ours, and a label like ours under another name.
 	var others []string
 	for name, labels := range map[string]map[string]string{"kick-bystander": {"app": "kick"}, "bystander": {"kick.id": "k1"}} {
-		created, err := c.Create(ctx, podman.Spec{Name: name, Image: os.Getenv(imageEnv), Entrypoint: []string{"sleep"}, Command: []string{"600"}, Labels: labels,
+		created, err := c.Create(ctx, podman.Spec{Name: name, Image: os.Getenv(podmantest.ImageEnv), Entrypoint: []string{"sleep"}, Command: []string{"600"}, Labels: labels,
 			NetNS: podman.Namespace{Mode: "none"}, Log: podman.LogConfig{Driver: "none"}, Rlimits: []podman.Rlimit{{Type: "nofile", Soft: 1024, Hard: 1024}, {Type: "nproc", Soft: 1024, Hard: 1024}}})
 		if err != nil {
 			t.Fatal(err)
@@ -198,7 +199,7 @@ func leftOf(t *testing.T, c *podman.Client, id string) (left []string) {
 // A container that a dead kick has left under its name does not keep the same
 // kick from running again.
 func TestOnPodmanLeftover(t *testing.T) {
-	onService(t)
+	sandbox.OnService(t)
 	c := podmanClient(t)
 	l, err := newPodman()
 	if err != nil {
@@ -206,7 +207,7 @@ func TestOnPodmanLeftover(t *testing.T) {
 	}
 	defer l.Close()
 	spec := podmanSpec(t, "echo ran")
-	old := podman.Spec{Name: "kick-" + spec.ID, Image: os.Getenv(imageEnv), Entrypoint: []string{"sleep"}, Command: []string{"1"}, Labels: map[string]string{"kick.id": spec.ID}, NetNS: podman.Namespace{Mode: "none"}}
+	old := podman.Spec{Name: "kick-" + spec.ID, Image: os.Getenv(podmantest.ImageEnv), Entrypoint: []string{"sleep"}, Command: []string{"1"}, Labels: map[string]string{"kick.id": spec.ID}, NetNS: podman.Namespace{Mode: "none"}}
 	if _, err := c.Create(t.Context(), old); err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +236,7 @@ func TestOnPodmanLeftover(t *testing.T) {
 // A service that dies or stands still in mid-run loses the sandbox, not the
 // work.
 func TestOnPodmanServiceLost(t *testing.T) {
-	onService(t)
+	sandbox.OnService(t)
 	sandbox.SetAskTimeout(5 * time.Second)
 	defer sandbox.SetAskTimeout(30 * time.Second)
 	for name, signal := range map[string]syscall.Signal{"killed": syscall.SIGKILL, "stopped": syscall.SIGSTOP} {
@@ -246,7 +247,7 @@ func TestOnPodmanServiceLost(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer host.Close()
-			config := podmanConfig()
+			config := sandbox.PodmanTestConfig()
 			config.Socket, config.Fallback = socket.path, host
 			l, err := sandbox.NewPodman(config)
 			if err != nil {

@@ -1,11 +1,8 @@
 package sandbox
 
 import (
-	"bytes"
 	"errors"
-	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -16,14 +13,8 @@ import (
 // newTestPodman returns a launcher for the service of this test process.
 func newTestPodman(t *testing.T) *Podman {
 	t.Helper()
-	if os.Getenv("KICK_TEST_PODMAN_CHILD") == "" {
-		t.Skip("TestPodman runs this on each service")
-	}
-	l, err := NewPodman(PodmanConfig{
-		Shim:  func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(shimBytes)), nil },
-		Dir:   filepath.Join(os.Getenv("HOME"), "podman"),
-		Image: os.Getenv("KICK_TEST_IMAGE"),
-	})
+	OnService(t)
+	l, err := NewPodman(PodmanTestConfig())
 	if err != nil {
 		t.Fatal(err)
 	}

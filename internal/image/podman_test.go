@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kickhq/kick/internal/podmantest"
 )
 
 // TestPodman loads a new image into each Podman service that scripts/podman.sh
@@ -14,10 +16,7 @@ import (
 // that the build told. In the usual image, KICK_TEST_IMAGE, programs find what
 // they need.
 func TestPodman(t *testing.T) {
-	services := strings.Fields(os.Getenv("KICK_TEST_PODMAN"))
-	if len(services) == 0 {
-		t.Skip("KICK_TEST_PODMAN names no service: scripts/podman.sh starts some")
-	}
+	services := podmantest.Services(t)
 	from := t.TempDir()
 	write(t, filepath.Join(from, "etc/passwd"), "root:x:0:0::/root:/bin/sh\n", 0o644)
 	dir, err := os.MkdirTemp("", "kick-image-test-")
@@ -30,8 +29,9 @@ func TestPodman(t *testing.T) {
 	}
 	tarball := build(t, Options{From: from, Out: filepath.Join(dir, "image.tar"), Name: "localhost/kick-image-test:tar"})
 	layout := build(t, Options{From: from, Out: filepath.Join(dir, "layout")})
-	for _, service := range services {
-		t.Run(filepath.Base(service), func(t *testing.T) {
+	for _, s := range services {
+		t.Run(s.Name(), func(t *testing.T) {
+			service := s.Dir
 			inspect := []string{"image", "inspect", "--format", "{{.Digest}} sha256:{{.Id}} {{.Os}} {{.User}}"}
 			told := tarball.Digest + " " + tarball.ID + " linux 65532:65532"
 			podman(t, service, false, "load", "--quiet", "--input", tarball.Path)
@@ -47,7 +47,7 @@ func TestPodman(t *testing.T) {
 			}
 			podman(t, service, false, "rmi", layout.ID)
 
-			run := []string{"run", "--rm", "--pull=never", "--network=none", "--read-only", "--cap-drop=all", "--security-opt=no-new-privileges", os.Getenv("KICK_TEST_IMAGE"), "bash", "-euc"}
+			run := []string{"run", "--rm", "--pull=never", "--network=none", "--read-only", "--cap-drop=all", "--security-opt=no-new-privileges", os.Getenv(podmantest.ImageEnv), "bash", "-euc"}
 			got := podman(t, service, false, append(run, `
 				id -un; pwd
 				cd /tmp && git init -q -b main x && cd x && date >a && git add a
