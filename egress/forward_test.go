@@ -358,15 +358,21 @@ func TestForwardVerifiesUpstream(t *testing.T) {
 	}
 }
 
-func TestForwardUnreachable(t *testing.T) {
-	t.Parallel()
-	o := newOutside(t, "down.example")
+// goDown leaves nothing to answer outside.
+func (o *outside) goDown(t *testing.T) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	o.server = l.Addr().String()
 	l.Close()
+}
+
+func TestForwardUnreachable(t *testing.T) {
+	t.Parallel()
+	o := newOutside(t, "down.example")
+	o.goDown(t)
 	g, _ := o.open(t, defaultLimits, policy.Host{Host: "down.example", Scheme: "http"}, policy.Host{Host: "down.example"}, policy.Host{Host: "unknown.example", Scheme: "http"})
 	c := client(t, g, nil)
 	for _, u := range []string{"http://down.example/", "http://unknown.example/"} {
@@ -425,12 +431,7 @@ func TestProxyOfTheOperator(t *testing.T) {
 	used := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the proxy is used") }))
 	defer used.Close()
 	o := newOutside(t, "down.example")
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	o.server = l.Addr().String()
-	l.Close()
+	o.goDown(t)
 	m := modelRoute(policy.Anthropic)
 	g, a := openConfig(t, defaultLimits, Config{
 		Policy:  policy.Egress{Models: []policy.Model{m}, Hosts: []policy.Host{{Host: "down.example", Scheme: "http"}, {Host: "unresolved.example", Scheme: "http"}}, Git: []string{"down.example/acme/lib"}},
