@@ -16,7 +16,7 @@ SHIM_SRC   := $(wildcard cmd/kick-shim/*.go internal/frame/*.go internal/forward
 
 export CGO_ENABLED ?= 0
 
-.PHONY: build demo test check lint lint-tool bench soak setup clean
+.PHONY: build demo test check lint lint-tool bench soak setup openshell-proto clean
 
 build: bin/kick
 
@@ -56,6 +56,10 @@ bench: bin/kick
 
 soak: bin/kick
 	scripts/soak.sh
+
+# The wire of OpenShell anew, from its description; see docs/adr/0032.
+openshell-proto:
+	hack/openshell-proto.sh
 
 clean:
 	rm -rf bin $(SHIM)
