@@ -1,0 +1,52 @@
+// Package relay is what the conformance gateway and the supervisor in each of its
+// sandboxes say to each other, over connections to a Unix socket that the
+// supervisor opens: one for the sandbox itself, and one that waits for each
+// command to come. It is no part of OpenShell's wire.
+package relay
+
+import "github.com/kickhq/kick/internal/frame"
+
+// Socket is the name of the socket, in the directory where the supervisor lies.
+const Socket = "control.sock"
+
+// The two kinds of connections; the supervisor says which as its first frame.
+const (
+	Main    frame.Type = 'm' // empty; answered with a Request: the main process
+	Command frame.Type = 'x' // empty; answered with a Request, when there is one
+)
+
+// Frames from the gateway.
+const (
+	Ask   frame.Type = 'q' // part of a Request as JSON
+	Asked frame.Type = 'Q' // empty: the Request is whole
+	Stdin frame.Type = 'i' // bytes
+	EOF   frame.Type = 'e' // empty: the end of stdin
+)
+
+// Frames from the supervisor, beside frame.Stdout, frame.Stderr and frame.Exit.
+const Reached frame.Type = 'n' // Reach as JSON, on the main connection
+
+// Request is what to run.
+type Request struct {
+	Argv []string `json:"argv"`
+	Env  []string `json:"env"`
+	// Binaries are the programs that may use the network, by patterns of paths;
+	// with Main alone.
+	Binaries []string `json:"binaries,omitempty"`
+	// ProxyPort is the loopback port on which the network is; 0: there is none.
+	// ProxySocket is what lies behind it.
+	ProxyPort   int    `json:"proxyPort,omitempty"`
+	ProxySocket string `json:"proxySocket,omitempty"`
+}
+
+// Reach is a connection to the network.
+type Reach struct {
+	Binary string `json:"binary"` // the real path
+	Target string `json:"target"` // the first line of what it sent
+	Denied bool   `json:"denied"` // since no program of its ancestry is listed
+}
+
+// Exit is the end of a command, in frame.Exit.
+type Exit struct {
+	Code int `json:"code"` // 128 and n for signal n
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/kickhq/kick/internal/frame"
+	"github.com/kickhq/kick/internal/openshelltest/relay"
+)
+
+// serveNetwork lets listed programs through to the gateway's proxy, which knows
+// hosts, methods and paths, and tells of each connection.
+func serveNetwork(l net.Listener, q relay.Request, w *frame.Writer) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			_ = serveConnection(c.(*net.TCPConn), q, w) // the client sees its connection end
+		}()
+	}
+}
+
+func serveConnection(c *net.TCPConn, q relay.Request, w *frame.Writer) error {
+	paths, err := programs(c)
+	if err != nil {
+		return err
+	}
+	r := bufio.NewReader(c)
+	first, err := r.ReadString('\n')
+	if err != nil {
+		return err
+	}
+	reach := relay.Reach{Binary: paths[0], Target: strings.TrimSpace(first), Denied: true}
+	for _, p := range paths {
+		for _, pattern := range q.Binaries {
+			reach.Denied = reach.Denied && !matches(pattern, p)
+		}
+	}
+	if err := w.WriteJSON(relay.Reached, reach); err != nil {
+		return err
+	}
+	if reach.Denied {
+		body := `{"error":"policy_denied","detail":"the program is not listed"}`
+		_, err := fmt.Fprintf(c, "HTTP/1.1 403 Forbidden\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", len(body), body)
+		return err
+	}
+	out, err := net.Dial("unix", q.ProxySocket)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	go func() {
+		_, _ = io.Copy(out, io.MultiReader(strings.NewReader(first), r))
+		_ = out.(*net.UnixConn).CloseWrite()
+	}()
+	_, err = io.Copy(c, out)
+	return err
+}
+
+// matches reports whether a path is one of a pattern's: "*" is within a segment,
+// "**" across.
+func matches(pattern, path string) bool {
+	e := regexp.QuoteMeta(pattern)
+	e = strings.ReplaceAll(strings.ReplaceAll(e, `\*\*`, ".*"), `\*`, "[^/]*")
+	ok, err := regexp.MatchString("^"+e+"$", path)
+	return ok && err == nil
+}
+
+// programs are the real paths of the program at the other end and of its
+// ancestors.
+func programs(c *net.TCPConn) ([]string, error) {
+	inode, err := socketOf(c.RemoteAddr().(*net.TCPAddr))
+	if err != nil {
+		return nil, err
+	}
+	fds, err := filepath.Glob("/proc/[0-9]*/fd/*")
+	if err != nil {
+		return nil, err
+	}
+	for _, fd := range fds {
+		if to, err := os.Readlink(fd); err == nil && to == "socket:["+inode+"]" {
+			return ancestry(strings.Split(fd, "/")[2]), nil
+		}
+	}
+	return nil, errors.New("nobody has the socket")
+}
+
+func ancestry(pid string) (paths []string) {
+	for pid != "0" && pid != "" {
+		exe, err := os.Readlink("/proc/" + pid + "/exe")
+		if err != nil {
+			exe = "unknown"
+		}
+		paths = append(paths, exe)
+		b, err := os.ReadFile("/proc/" + pid + "/stat")
+		_, rest, ok := bytes.Cut(b, []byte(") ")) // a name with ")" in it only ends the chain early
+		fields := bytes.Fields(rest)
+		if err != nil || !ok || len(fields) < 2 {
+			return paths
+		}
+		pid = string(fields[1])
+	}
+	return paths
+}
+
+// socketOf finds the inode of the socket that is bound to an address.
+func socketOf(a *net.TCPAddr) (string, error) {
+	b, err := os.ReadFile("/proc/net/tcp")
+	if err != nil {
+		return "", err
+	}
+	want := fmt.Sprintf("%08X:%04X", binary.LittleEndian.Uint32(a.IP.To4()), a.Port)
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 9 && f[1] == want {
+			if _, err := strconv.ParseUint(f[9], 10, 64); err == nil {
+				return f[9], nil
+			}
+		}
+	}
+	return "", fmt.Errorf("no socket at %s", a)
+}
