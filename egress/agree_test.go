@@ -253,7 +253,7 @@ func TestGatewayAgrees(t *testing.T) {
 		counts[fmt.Sprint("evaluator ", got)]++
 
 		port := policytest.Port{Protocol: "TCP", Port: q.Port}
-		if network.Reaches(cluster.Sandboxes, nil, addr, "", nil, port) {
+		if network.Reaches(cluster.Sandboxes, map[string]string{policy.NetworkLabel: policy.NetworkRestricted}, addr, "", nil, port) {
 			t.Errorf("%s: a sandbox reaches %s itself", q, addr)
 		}
 		if got && !network.Reaches(cluster.Gateway, gatewayPods, addr, "", nil, port) {

@@ -71,13 +71,23 @@ type NetworkPort struct {
 type Cluster struct {
 	Sandboxes string // namespace of the sandboxes, and of nothing else
 	Gateway   string // namespace of the gateway
-	Port      int    // of the gateway
+	// Addresses are those of a gateway outside the cluster, as the gateway's host
+	// has them on the way to the pods. There is then no namespace of the gateway.
+	Addresses []netip.Prefix
+	Port      int // of the gateway
 }
 
 // DefaultCluster is what `kick policy compile` writes if nobody says otherwise.
 func DefaultCluster() Cluster {
 	return Cluster{Sandboxes: "kick-sandboxes", Gateway: "kick-gateway", Port: 8377}
 }
+
+// A sandbox's pod has NetworkLabel with NetworkRestricted if the gateway is its
+// one way out, and with any other value if it has none.
+const (
+	NetworkLabel      = "kick.network"
+	NetworkRestricted = "restricted"
+)
 
 const (
 	namespaceLabel = "kubernetes.io/metadata.name"
@@ -101,45 +111,92 @@ func tcp(ports ...int) []NetworkPort {
 	return out
 }
 
-// NetworkPolicies makes two policies: sandboxes reach the gateway and nothing
-// else, not even a resolver; the gateway reaches the ports and addresses that
-// e may need. Hosts, methods and paths are the gateway's to decide: a
-// NetworkPolicy knows none.
+// NetworkPolicies makes the policies of the sandboxes, and one for the gateway if
+// it runs in the cluster: it reaches the ports and addresses that e may need.
+// Hosts, methods and paths are the gateway's to decide: a NetworkPolicy knows
+// none.
 func (e Egress) NetworkPolicies(c Cluster) ([]NetworkPolicy, error) {
 	r, err := e.Compile()
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range []string{c.Sandboxes, c.Gateway} {
-		if checkWord(name) != nil {
-			return nil, fmt.Errorf("namespace %w", checkWord(name))
-		}
+	list, err := c.SandboxPolicies()
+	if err != nil || len(c.Addresses) > 0 {
+		return list, err
 	}
-	if c.Sandboxes == c.Gateway {
-		return nil, fmt.Errorf("sandboxes and gateway share the namespace %s: give the gateway one of its own", c.Gateway)
+	return append(list, NetworkPolicy{
+		"networking.k8s.io/v1", "NetworkPolicy", objectMeta{"kick-gateway", c.Gateway},
+		NetworkPolicySpec{
+			PodSelector: labelSelector{map[string]string{nameLabel: gatewayName}},
+			PolicyTypes: []string{"Ingress", "Egress"},
+			Ingress:     []IngressRule{{[]NetworkPeer{pods(c.Sandboxes, restricted)}, tcp(c.Port)}},
+			Egress:      append([]EgressRule{resolver()}, r.outside()...),
+		},
+	}), nil
+}
+
+var restricted = map[string]string{NetworkLabel: NetworkRestricted}
+
+// SandboxPolicies makes two policies: no pod of the sandboxes' namespace reaches
+// or is reached by anything, not even a resolver, but that those with a
+// restricted network reach the gateway.
+func (c Cluster) SandboxPolicies() ([]NetworkPolicy, error) {
+	if err := c.check(); err != nil {
+		return nil, err
 	}
-	if c.Port < 1 || c.Port > 65535 {
-		return nil, fmt.Errorf("port %d of the gateway: write 1 to 65535", c.Port)
+	gateway := []NetworkPeer{pods(c.Gateway, map[string]string{nameLabel: gatewayName})}
+	if len(c.Addresses) > 0 {
+		gateway = blocks(c.Addresses)
 	}
-	gateway := map[string]string{nameLabel: gatewayName}
 	return []NetworkPolicy{
 		{
-			"networking.k8s.io/v1", "NetworkPolicy", objectMeta{"kick-sandboxes", c.Sandboxes},
-			NetworkPolicySpec{
-				PolicyTypes: []string{"Ingress", "Egress"},
-				Egress:      []EgressRule{{[]NetworkPeer{pods(c.Gateway, gateway)}, tcp(c.Port)}},
-			},
+			"networking.k8s.io/v1", "NetworkPolicy", objectMeta{"kick-deny-all", c.Sandboxes},
+			NetworkPolicySpec{PolicyTypes: []string{"Ingress", "Egress"}},
 		},
 		{
-			"networking.k8s.io/v1", "NetworkPolicy", objectMeta{"kick-gateway", c.Gateway},
+			"networking.k8s.io/v1", "NetworkPolicy", objectMeta{"kick-gateway-only", c.Sandboxes},
 			NetworkPolicySpec{
-				PodSelector: labelSelector{gateway},
-				PolicyTypes: []string{"Ingress", "Egress"},
-				Ingress:     []IngressRule{{[]NetworkPeer{pods(c.Sandboxes, nil)}, tcp(c.Port)}},
-				Egress:      append([]EgressRule{resolver()}, r.outside()...),
+				PodSelector: labelSelector{restricted},
+				PolicyTypes: []string{"Egress"},
+				Egress:      []EgressRule{{gateway, tcp(c.Port)}},
 			},
 		},
 	}, nil
+}
+
+func (c Cluster) check() error {
+	names := []string{c.Sandboxes, c.Gateway}
+	if len(c.Addresses) > 0 {
+		names = names[:1]
+	}
+	for _, name := range names {
+		if err := checkWord(name); err != nil {
+			return fmt.Errorf("namespace %w", err)
+		}
+	}
+	if len(names) == 2 && c.Sandboxes == c.Gateway {
+		return fmt.Errorf("sandboxes and gateway share the namespace %s: give the gateway one of its own", c.Gateway)
+	}
+	if c.Port < 1 || c.Port > 65535 {
+		return fmt.Errorf("port %d of the gateway: write 1 to 65535", c.Port)
+	}
+	for _, a := range c.Addresses {
+		switch {
+		case !a.IsValid() || a.Bits() == 0:
+			return fmt.Errorf("address %s of the gateway would be anywhere: write its address, as in 10.1.2.3/32", a)
+		case a.Masked() != a:
+			return fmt.Errorf("address %s of the gateway: write %s, or %s/%d for one address", a, a.Masked(), a.Addr(), a.Addr().BitLen())
+		}
+	}
+	return nil
+}
+
+func blocks(addresses []netip.Prefix) []NetworkPeer {
+	peers := make([]NetworkPeer, len(addresses))
+	for i, a := range addresses {
+		peers[i] = NetworkPeer{IPBlock: &IPBlock{CIDR: a}}
+	}
+	return peers
 }
 
 func resolver() EgressRule {
@@ -158,11 +215,7 @@ func (r *Reach) outside() []EgressRule {
 			public = append(public, ports...)
 			return
 		}
-		rule := EgressRule{Ports: tcp(ports...)}
-		for _, a := range addresses {
-			rule.To = append(rule.To, NetworkPeer{IPBlock: &IPBlock{CIDR: a}})
-		}
-		listed = append(listed, rule)
+		listed = append(listed, EgressRule{blocks(addresses), tcp(ports...)})
 	}
 	for _, h := range r.hosts {
 		add(h.Addresses, h.Ports...)

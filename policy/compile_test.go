@@ -75,9 +75,11 @@ func TestCompileErrors(t *testing.T) {
 		cluster Cluster
 		want    string
 	}{
-		{Cluster{"a", "a", 1}, "share the namespace a"},
-		{Cluster{"A", "b", 1}, "is no name"},
-		{Cluster{"a", "b", 0}, "port 0"},
+		{Cluster{Sandboxes: "a", Gateway: "a", Port: 1}, "share the namespace a"},
+		{Cluster{Sandboxes: "A", Gateway: "b", Port: 1}, "is no name"},
+		{Cluster{Sandboxes: "a", Gateway: "b", Port: 0}, "port 0"},
+		{Cluster{Sandboxes: "a", Addresses: prefixes("0.0.0.0/0"), Port: 1}, "would be anywhere"},
+		{Cluster{Sandboxes: "a", Addresses: prefixes("10.1.2.3/24"), Port: 1}, "write 10.1.2.0/24, or 10.1.2.3/32"},
 	} {
 		if _, err := (Egress{}).NetworkPolicies(c.cluster); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: %v", c.cluster, err)
@@ -85,6 +87,39 @@ func TestCompileErrors(t *testing.T) {
 	}
 	if _, err := (Egress{Presets: []string{"gem"}}).NetworkPolicies(DefaultCluster()); err == nil {
 		t.Error("an unknown preset compiles")
+	}
+}
+
+// TestNetworkPolicyOfGatewayOutside: a gateway outside the cluster is reached by
+// its address and port, and has no policy in the cluster.
+func TestNetworkPolicyOfGatewayOutside(t *testing.T) {
+	t.Parallel()
+	c := Cluster{Sandboxes: "boxes", Addresses: prefixes("10.1.2.3/32", "fd00::3/128"), Port: 8377}
+	list, err := (Egress{}).NetworkPolicies(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := NetworkPoliciesYAML(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ps, err := policytest.ParseNetworkPolicies(manifest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range []struct {
+		labels map[string]string
+		ip     string
+		port   int
+		want   bool
+	}{
+		{restricted, "10.1.2.3", 8377, true}, {restricted, "fd00::3", 8377, true},
+		{restricted, "10.1.2.3", 443, false}, {restricted, "10.1.2.4", 8377, false},
+		{nil, "10.1.2.3", 8377, false}, {map[string]string{NetworkLabel: "none"}, "10.1.2.3", 8377, false},
+	} {
+		if got := ps.Reaches("boxes", q.labels, netip.MustParseAddr(q.ip), "", nil, policytest.Port{Protocol: "TCP", Port: q.port}); got != q.want {
+			t.Errorf("%+v: reaches is %v", q, got)
+		}
 	}
 }
 
@@ -180,8 +215,11 @@ func TestNetworkPolicyAgrees(t *testing.T) {
 	}
 	gateway := map[string]string{"app.kubernetes.io/name": "kick-gateway"}
 	none := netip.Addr{}
-	if !ps.Reaches("kick-sandboxes", nil, none, "kick-gateway", gateway, policytest.Port{Protocol: "TCP", Port: 8377}) {
+	if !ps.Reaches("kick-sandboxes", restricted, none, "kick-gateway", gateway, policytest.Port{Protocol: "TCP", Port: 8377}) {
 		t.Error("a sandbox does not reach the gateway")
+	}
+	if ps.Reaches("kick-sandboxes", nil, none, "kick-gateway", gateway, policytest.Port{Protocol: "TCP", Port: 8377}) {
+		t.Error("a sandbox without network reaches the gateway")
 	}
 	for _, c := range []struct {
 		namespace string
@@ -192,7 +230,7 @@ func TestNetworkPolicyAgrees(t *testing.T) {
 		{"kick-gateway", map[string]string{"app.kubernetes.io/name": "other"}, policytest.Port{Protocol: "TCP", Port: 8377}},
 		{"kick-sandboxes", gateway, policytest.Port{Protocol: "TCP", Port: 8377}}, {"kube-system", map[string]string{"k8s-app": "kube-dns"}, policytest.Port{Protocol: "UDP", Port: 53}},
 	} {
-		if ps.Reaches("kick-sandboxes", nil, none, c.namespace, c.labels, c.port) {
+		if ps.Reaches("kick-sandboxes", restricted, none, c.namespace, c.labels, c.port) {
 			t.Errorf("a sandbox reaches %+v", c)
 		}
 	}
@@ -207,7 +245,7 @@ func TestNetworkPolicyAgrees(t *testing.T) {
 	for i, q := range policytest.Questions(4000) {
 		ip := netip.MustParseAddr(addresses[i%len(addresses)])
 		port := policytest.Port{Protocol: "TCP", Port: q.Port}
-		if ps.Reaches("kick-sandboxes", nil, ip, "", nil, port) {
+		if ps.Reaches("kick-sandboxes", restricted, ip, "", nil, port) {
 			t.Fatalf("a sandbox reaches %s port %d itself", ip, q.Port)
 		}
 		a := r.Decide(Request{q.Scheme, "CONNECT", q.Host, q.Port, ""})
