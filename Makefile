@@ -16,7 +16,7 @@ SHIM_SRC   := $(wildcard cmd/kick-shim/*.go internal/frame/*.go internal/forward
 
 export CGO_ENABLED ?= 0
 
-.PHONY: build demo test check lint lint-tool bench soak setup openshell-proto clean
+.PHONY: build demo test check lint lint-tool bench soak setup openshell-proto kube-up kube-down clean
 
 build: bin/kick
 
@@ -60,6 +60,18 @@ soak: bin/kick
 # The wire of OpenShell anew, from its description; see docs/adr/0032.
 openshell-proto:
 	hack/openshell-proto.sh
+
+# A Kubernetes cluster of one node with an agent's image, as the tests have it; its
+# kubeconfig is $(KUBE_DIR)/admin.kubeconfig.
+KUBE_DIR ?= /tmp/kick-kube
+kube-up: bin/kick
+	hack/kube.sh install
+	hack/kube.sh up $(KUBE_DIR)
+	bin/kick image build --out $(CACHE)/kick-agent.tar
+	hack/kube.sh load $(KUBE_DIR) $(CACHE)/kick-agent.tar
+
+kube-down:
+	hack/kube.sh down $(KUBE_DIR)
 
 clean:
 	rm -rf bin $(SHIM)

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what the tests need on Debian or Ubuntu, once: git, npm (for the
 # published API description that the stand-in is checked against), gcc (for the
-# race detector), zip, xz, Podman. Needs root or sudo only if something is missing.
+# race detector), zip, xz, Podman, what a node of Kubernetes needs. Needs root or
+# sudo only if something is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,6 +23,7 @@ if [ ${#need[@]} -gt 0 ]; then
   DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -y -qq --no-install-recommends "${need[@]}" >/dev/null
 fi
 hack/podman.sh install
+hack/kube.sh install
 git --exec-path >/dev/null
 [ -x "$(git --exec-path)/git-http-backend" ] || { echo "setup: this git has no http-backend; install the distribution's full git" >&2; exit 1; }
 # GitHub's published API description, which the stand-in's answers are held
