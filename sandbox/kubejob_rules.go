@@ -1,0 +1,20 @@
+package sandbox
+
+// KubernetesRule is what kick's account may do with one kind of object in the
+// namespace of its sandboxes.
+type KubernetesRule struct {
+	Group    string // of the API; empty is the core
+	Resource string
+	Verbs    []string
+	For      string // why, in a few words
+}
+
+// KubernetesRules is all that the launcher of Kubernetes Jobs asks of the API
+// server. The Role that `kick manifests kubernetes` writes has exactly these.
+var KubernetesRules = []KubernetesRule{
+	{"batch", "jobs", []string{"create", "get", "list", "watch", "delete", "patch"}, "one Job for each kick; patched by who takes over an orphan"},
+	{"", "pods", []string{"get", "list", "watch"}, "the Job's pod: its state, and its end"},
+	{"", "pods/exec", []string{"get", "create"}, "the line to the shim; newer API servers want create too"},
+	{"", "events", []string{"list", "watch"}, "why a pod does not start"},
+	{"", "persistentvolumeclaims", []string{"get"}, "the access mode of a claim, where workspaces lie on one"},
+}
