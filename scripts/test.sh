@@ -32,12 +32,14 @@ export -f format
 
 if [ "$mode" = all ]; then
   lane setup 900 scripts/setup.sh
-  # The linter and a newer Podman take minutes to build from cold caches: in the
-  # background, at low priority, while the tests run.
+  # The linter, a newer Podman and Kubernetes take minutes to build from cold
+  # caches: in the background, at low priority, while the tests run.
   nice -n 10 make -s lint-tool >"$logs/lint-build" 2>&1 &
   lint_build=$!
   nice -n 10 hack/podman.sh build >"$logs/podman-build" 2>&1 &
   podman_build=$!
+  { tail --pid="$podman_build" -f /dev/null; nice -n 10 hack/kube.sh build; } >"$logs/kube-build" 2>&1 &
+  kube_build=$!
 fi
 
 lane format 60 bash -c format
@@ -57,6 +59,8 @@ else
   lane race 1200 env CGO_ENABLED=1 "$GO" test -race -short -timeout 15m ./internal/frame ./internal/escape ./internal/forwarder ./egress ./manager ./workspace
   wait "$podman_build" || { cat "$logs/podman-build"; failed+=(podman-build); }
   lane podman 1800 scripts/podman.sh
+  wait "$kube_build" || { cat "$logs/kube-build"; failed+=(kube-build); }
+  lane kube 1800 scripts/kube.sh
   lane fuzz 900 scripts/fuzz.sh 5s
   wait "$lint_build" || { cat "$logs/lint-build"; failed+=(lint-build); }
   lane lint 900 make -s lint
