@@ -81,6 +81,8 @@ func (e *Embedded) check(spec *LaunchSpec) error {
 // together: the artifacts are made in a second sandbox, which costs little.
 func (e *Embedded) together() bool { return false }
 
+func (e *Embedded) sends() bool { return false }
+
 // instead: nothing is needed that could be missing.
 func (e *Embedded) instead() Launcher { return nil }
 

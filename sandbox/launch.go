@@ -25,6 +25,9 @@ type engine interface {
 	// together tells that the artifacts are made in the sandbox in which the
 	// command has run, unless it was lost. Otherwise they have one of their own.
 	together() bool
+	// sends tells that the workspace goes to the sandbox as frames, since there is
+	// no directory that both see. Then the command and the artifacts are together.
+	sends() bool
 	// instead is a launcher that can make the artifacts when this one cannot
 	// any more; nil if there is none.
 	instead() Launcher
@@ -78,6 +81,11 @@ func (k *kick) run(ctx context.Context) error {
 	if err := checkSpec(&k.spec); err != nil {
 		return err
 	}
+	if k.engine.sends() {
+		if err := checkSent(&k.spec); err != nil {
+			return err
+		}
+	}
 	if err := k.engine.check(&k.spec); err != nil {
 		return err
 	}
@@ -120,7 +128,7 @@ func (k *kick) command(ctx context.Context) (*session, error) {
 		return nil, err
 	}
 	res := k.res
-	s := &session{spec: k.spec, limits: k.limits, mode: mode, box: b, sink: sink, event: event, pauses: k.engine.together(),
+	s := &session{spec: k.spec, limits: k.limits, mode: mode, box: b, sink: sink, event: event, pauses: k.engine.together(), sends: k.engine.sends() && k.spec.Workspace.Dir != "",
 		out: newOutput(k.spec.Stdout, k.spec.Stderr, k.limits.Output)}
 	err = s.run(ctx)
 	b.describe(res)

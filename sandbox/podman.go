@@ -147,6 +147,8 @@ func (l *Podman) check(spec *LaunchSpec) error {
 // together: a second container would cost every kick as much as the first.
 func (l *Podman) together() bool { return true }
 
+func (l *Podman) sends() bool { return false }
+
 // instead is another launcher for the artifacts, if there is one.
 func (l *Podman) instead() Launcher { return l.config.Fallback }
 

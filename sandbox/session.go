@@ -70,6 +70,7 @@ type session struct {
 	sink   *sinkCopy // nil where nothing is handed back
 	event  func(EventKind)
 	pauses bool            // the shim waits for the host when the command has ended
+	sends  bool            // the workspace goes to the sandbox as frames
 	turn   <-chan struct{} // closed when a sandbox that is ready may be proved and go; nil: at once
 
 	dog watchdog
@@ -81,6 +82,8 @@ type session struct {
 	exited   chan struct{} // closed when it has ended
 	over     chan struct{} // closed when the shim says nothing more
 	killed   atomic.Pointer[Reason]
+	sending  sync.WaitGroup
+	sendErr  error // why the workspace could not be sent; for who has waited for sending
 
 	// What came of it.
 	props      []Property
@@ -108,7 +111,9 @@ func (s *session) end(r Reason) {
 // what was left, is in s.
 func (s *session) run(ctx context.Context) (err error) {
 	s.released, s.running, s.exited, s.over = make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{})
-	s.dog.workspace = s.spec.Workspace.Dir
+	if !s.sends {
+		s.dog.workspace = s.spec.Workspace.Dir
+	}
 	if s.mode != frame.CollectMode {
 		s.dog.disk = s.limits.Disk
 	}
@@ -123,6 +128,10 @@ func (s *session) run(ctx context.Context) (err error) {
 	wg.Wait()
 	var used boxUsage
 	used, s.endErr = s.box.end()
+	s.sending.Wait()
+	if err == nil && s.sendErr != nil && s.problem == "" && s.started.IsZero() {
+		err = &Error{Kind: ErrRuntime, Op: "give the sandbox its workspace", Err: s.sendErr}
+	}
 	if used.oomKills > 0 && (s.exit == nil || s.exit.Code != 0) {
 		s.killed.CompareAndSwap(nil, new(ReasonOutOfMemory))
 	}
@@ -259,6 +268,9 @@ func (s *session) take(m frame.Message) error {
 		close(s.released)
 		// If the shim is gone, reading tells.
 		_ = s.to.Write(frame.Go, nil)
+		if s.sends {
+			s.sending.Go(s.send)
+		}
 	case frame.Started:
 		s.started = time.Now()
 		close(s.running)
@@ -286,12 +298,28 @@ func (s *session) take(m frame.Message) error {
 	return nil
 }
 
+// send sends the workspace. A sandbox that does not get all of it is ended.
+func (s *session) send() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		select {
+		case <-s.over:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	if s.sendErr = sendWorkspace(ctx, s.to, s.spec.Workspace); s.sendErr != nil {
+		s.box.kill()
+	}
+}
+
 // pause is called when the command has ended, with everything else in its
 // sandbox, and the shim waits for the host's word to go on in the same one.
 func (s *session) pause() {
 	s.box.look()
 	s.sayExited() // who listens cuts the way out
-	if s.mode == frame.RunAndCollectMode {
+	if s.mode == frame.RunAndCollectMode && !s.sends {
 		openUp(context.Background(), s.spec.Workspace.Dir)
 	}
 	_ = s.to.Write(frame.Ack, nil)

@@ -51,6 +51,11 @@ func initProcess() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("become not dumpable: %w", err)
 	}
+	if cfg.Sent {
+		if err := receive(in, cfg); err != nil {
+			return fmt.Errorf("take the workspace: %w", err)
+		}
+	}
 	orders, ended := make(chan order), make(chan struct{})
 	go listen(in, orders, ended)
 	if cfg.Mode != frame.CollectMode {
@@ -63,6 +68,9 @@ func initProcess() error {
 	}
 	close(ended)
 	if cfg.Mode != frame.RunMode {
+		if cfg.Sent {
+			openUp(cfg.WorkDir)
+		}
 		if err := collect(cfg, w); err != nil {
 			return fmt.Errorf("collect the work: %w", err)
 		}

@@ -47,6 +47,9 @@ const (
 	ConfigPart Type = 'c' // part of the JSON Config
 	ConfigEnd  Type = 'C' // empty: the Config is whole
 	Go         Type = 'g' // empty: isolation is proved, begin
+	Files      Type = 'f' // part of a tar of the workspace. It follows Go where Config.Sent says so
+	Pack       Type = 'p' // part of a git pack with what BaseOID reaches, after the last of Files
+	Whole      Type = 'w' // empty: the workspace is whole
 	Signal     Type = 's' // one byte: send this signal to the command's process group
 	Stop       Type = 'k' // empty: kill everything, collect, say goodbye
 	Ack        Type = 'a' // empty: the host has looked; the shim may go on
@@ -80,6 +83,9 @@ type Config struct {
 	// Pause makes the shim wait for Ack when it has sent Exit: the sandbox goes
 	// with the shim, and the host has to look at it first.
 	Pause bool `json:"pause,omitempty"`
+	// Sent tells that the workspace comes as frames after Go, since the host and
+	// the sandbox have no directory in common.
+	Sent bool `json:"sent,omitempty"`
 	// Witness is a file that only Landlock keeps from being opened; the shim
 	// tries to. Empty: the runtime does not use Landlock.
 	Witness string `json:"witness,omitempty"`

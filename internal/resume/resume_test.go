@@ -62,7 +62,7 @@ func (c *cutting) some(p []byte) ([]byte, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.left == 0 {
-		c.Conn.Close()
+		c.Close()
 		return nil, io.ErrClosedPipe
 	}
 	n := min(len(p), c.left)
@@ -247,11 +247,12 @@ func TestWrongKey(t *testing.T) {
 	}
 	conn.Close()
 	<-done
-	c, st := NewClient(testKey, true), (*Stream)(nil)
+	c := NewClient(testKey, true)
 	conn, _ = serveOn(t, srv)
 	go func() { _ = c.Carry(conn) }()
 	t.Cleanup(c.End)
-	if st = srv.Accept(time.Minute); st == nil {
+	st := srv.Accept(time.Minute)
+	if st == nil {
 		t.Fatal("no session came")
 	}
 	for name, other := range map[string]*Client{

@@ -113,6 +113,9 @@ func (s *suite) workingDirectory(t *testing.T) {
 		if got := s.succeed(t, spec).stdout; got != want+"\nfrom the host\n" {
 			t.Errorf("in %s: %q", want, got)
 		}
+		if s.h.Sent {
+			continue
+		}
 		if b, err := os.ReadFile(filepath.Join(dir, "out.txt")); string(b) != "from the sandbox\n" {
 			t.Errorf("on the host: %q, %v", b, err)
 		}
@@ -128,6 +131,10 @@ func (s *suite) stderr(t *testing.T) {
 
 // Output arrives while the command runs: it waits for an answer to it.
 func (s *suite) streaming(t *testing.T) {
+	if s.h.Sent {
+		s.streamingUntilCancel(t)
+		return
+	}
 	spec := s.script(t, `echo question; read answer <fifo; echo "got $answer"; echo more >&2; read answer <fifo; echo "got $answer"`)
 	answer := fifo(t, spec, "fifo")
 	r := s.start(t, spec)
@@ -143,6 +150,36 @@ func (s *suite) streaming(t *testing.T) {
 	if o := r.wait(); o.err != nil || o.stdout != "question\ngot one\ngot two\n" || o.stderr != "more\n" {
 		t.Errorf("%v, stdout %q, stderr %q", o.err, o.stdout, o.stderr)
 	}
+}
+
+// streamingUntilCancel is for a command that cannot be answered: its output comes
+// though it never ends by itself.
+func (s *suite) streamingUntilCancel(t *testing.T) {
+	r := s.start(t, s.script(t, "echo question; echo more >&2; sleep 1; echo again; exec sleep 1000"))
+	r.waitFor("question\n")
+	select {
+	case <-r.started:
+	default:
+		t.Error("output came before the event that the command has started")
+	}
+	r.waitFor("again\n")
+	r.cancel()
+	if o := r.wait(); o.err != nil || o.Reason != sandbox.ReasonCancelled || o.stdout != "question\nagain\n" || o.stderr != "more\n" {
+		t.Errorf("%v, %s, stdout %q, stderr %q", o.err, o.Reason, o.stdout, o.stderr)
+	}
+}
+
+// waits is a run of script whose command then waits for the host. The function
+// lets it go on, and goes into then; where nothing can be said to it, it is
+// cancelled.
+func (s *suite) waits(t *testing.T, script, then string) (spec sandbox.LaunchSpec, goOn func(*launched)) {
+	t.Helper()
+	if s.h.Sent {
+		return s.script(t, script+"\nexec sleep 1000"), func(r *launched) { r.cancel() }
+	}
+	spec = s.script(t, script+"\nread x <fifo\n"+then)
+	say := fifo(t, spec, "fifo")
+	return spec, func(*launched) { say("go on") }
 }
 
 // fifo makes a FIFO in the workspace and returns a function that writes a line

@@ -39,6 +39,10 @@ type Harness struct {
 	Image string
 	// Path is the PATH in the sandbox. Default: DefaultPath.
 	Path string
+	// Sent tells that the workspace in the sandbox is a copy of the directory: what
+	// happens there is not seen here, and nothing but the end can be said to the
+	// command.
+	Sent bool
 	// Remains, if set, lists what the runtime has of its own on this host:
 	// containers, pods, state. It is compared before and after the suite.
 	Remains func() ([]string, error)
