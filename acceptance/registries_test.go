@@ -197,17 +197,7 @@ func serveGit(t *testing.T, mux *http.ServeMux) {
 // through what the presets say.
 func (s *registries) sandboxed(t *testing.T, script string, presets ...string) (output string, ok bool, records []egress.Record) {
 	t.Helper()
-	shim, err := os.Open("../cmd/kick/shim/kick-shim")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer shim.Close()
-	launcher, err := sandbox.NewEmbedded(sandbox.EmbeddedConfig{Shim: shim})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer launcher.Close()
-
+	launcher := embedded(t)
 	var audit bytes.Buffer // written until Close, read after
 	id := kickid.New()
 	gateway, err := egress.Listen(t.Context(), filepath.Join(t.TempDir(), "egress"), egress.Config{

@@ -12,6 +12,9 @@ const (
 	OriginForm   Form = "origin"   // GET /, to the gateway itself; OPTIONS * counts as one
 	// TerminatedForm is a request in a tunnel whose TLS the gateway ends.
 	TerminatedForm Form = "terminated"
+	// GreetingForm is no request: a connection to the TCP way in from the
+	// sandbox's address, which is the host, that had no right secret.
+	GreetingForm Form = "greeting"
 )
 
 // Request is what a decision is made by. All but Kick and Agent is hostile.

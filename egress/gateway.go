@@ -81,6 +81,7 @@ type Gateway struct {
 	cancel    context.CancelFunc
 	served    chan struct{} // closed when nothing is served any more
 	unwatch   func() bool   // ends the watch over the context
+	entrance  *entrance     // nil without Config.TCP
 	routes    map[string]*route
 	inMemory  atomic.Int64 // bytes of bodies
 	closeOnce sync.Once
@@ -108,6 +109,9 @@ type Config struct {
 	GitCredential func(ctx context.Context, host, repo string) (user, password string, err error)
 	// LookupEnv finds the variables that hold keys. Nil: os.LookupEnv.
 	LookupEnv func(name string) (string, bool)
+	// TCP is a second way in, for a sandbox that the socket cannot be carried to.
+	// Nil: there is none. It stays the caller's to close.
+	TCP *TCP
 	// Ledgers is the directory in which agents' daily budgets are kept.
 	Ledgers string
 	// Roots are the certificate authorities that an upstream is verified
@@ -164,6 +168,9 @@ func listen(ctx context.Context, dir string, cfg Config, lim limits) (*Gateway, 
 	if err := g.makeRoutes(); err != nil {
 		return nil, errors.Join(err, l.Close(), emptySocketDir(d), d.Close())
 	}
+	if cfg.TCP != nil {
+		g.entrance = cfg.TCP.newEntrance(g.wrongSecret)
+	}
 	g.ctx, g.cancel = context.WithCancel(ctx)
 	go g.run(l)
 	g.unwatch = context.AfterFunc(ctx, g.cut)
@@ -177,6 +184,41 @@ func (g *Gateway) Socket() string { return g.path }
 // TrustName is beside the socket.
 func (g *Gateway) Terminates() bool { return g.authority != nil }
 
+// Trust returns what is in the file TrustName; nothing if there is none.
+func (g *Gateway) Trust() []byte {
+	if g.authority == nil {
+		return nil
+	}
+	return g.authority.trust
+}
+
+// Secret returns the kick's secret for Config.TCP, and nothing without. It is for
+// the shim in the kick's sandbox alone.
+func (g *Gateway) Secret() string {
+	if g.entrance == nil {
+		return ""
+	}
+	return g.entrance.secret
+}
+
+// Admit tells the address of the kick's sandbox, once. Before that, nothing is
+// let in at Config.TCP for this kick, and after that nothing from elsewhere.
+func (g *Gateway) Admit(sandbox netip.Addr) error {
+	if g.entrance == nil {
+		return errors.New("let a sandbox in at the egress gateway: it has no TCP address; set Config.TCP")
+	}
+	if err := g.entrance.admit(sandbox); err != nil {
+		return fmt.Errorf("let the sandbox in at the egress gateway: %w", err)
+	}
+	return nil
+}
+
+// wrongSecret writes down that something at the sandbox's address tried to get
+// in without the kick's secret.
+func (g *Gateway) wrongSecret(from netip.Addr) {
+	_, _ = g.log.decided(Request{Kick: g.cfg.Kick, Agent: g.cfg.Agent, Form: GreetingForm, Host: from.String()}, Decision{Rule: "wrong-secret"})
+}
+
 // Close cuts every connection at once, removes the socket and waits until
 // nothing of the gateway runs or writes to the audit. It may be called any
 // number of times and from anywhere.
@@ -188,6 +230,9 @@ func (g *Gateway) Close() error {
 
 func (g *Gateway) cut() {
 	g.closeOnce.Do(func() {
+		if g.entrance != nil {
+			g.entrance.close()
+		}
 		g.cancel()
 		<-g.served
 		for _, r := range g.routes {
@@ -231,10 +276,13 @@ func (g *Gateway) deny(w http.ResponseWriter, req Request, d Decision) {
 	refuse(w, d)
 }
 
-// Keys returns every key that was sent to a provider: none of them may leave
-// through the agent's work.
+// Keys returns every key that was sent to a provider, and the kick's secret if
+// it has one: none of them may leave through the agent's work.
 func (g *Gateway) Keys() []string {
 	var all []string
+	if g.entrance != nil {
+		all = append(all, g.entrance.secret)
+	}
 	for _, r := range g.routes {
 		all = append(all, r.key.keys()...)
 	}

@@ -157,9 +157,16 @@ func (g *Gateway) serveOn(l *net.UnixListener) error {
 		}
 		_ = server.Close() // of a listener that is closed already, at worst
 	})
+	var entering sync.WaitGroup
+	if g.entrance != nil {
+		entering.Go(func() { // until the server closes
+			_ = server.Serve(netutil.LimitListener(g.entrance.listen(), g.limits.connections))
+		})
+	}
 	err = server.Serve(netutil.LimitListener(l, g.limits.connections))
 	cancel(fmt.Errorf("accept connections: %w", err)) // unless it is known better
 	watch.Wait()
+	entering.Wait()
 	connections.Wait()
 	return context.Cause(ctx)
 }

@@ -48,6 +48,7 @@ const authorityLife = 30 * 24 * time.Hour
 // ends. Its keys are never written anywhere.
 type authority struct {
 	cert    *x509.Certificate
+	trust   []byte // content of TrustName
 	key     *ecdsa.PrivateKey
 	leafKey *ecdsa.PrivateKey // of all hosts
 }
@@ -68,7 +69,8 @@ func openAuthority(kick string, d *os.File) (a *authority, err error) {
 	}
 	defer func() { err = errors.Join(err, root.Close()) }()
 	own := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
-	if err := root.WriteFile(TrustName, append(own, roots...), 0o644); err != nil {
+	a.trust = append(own, roots...)
+	if err := root.WriteFile(TrustName, a.trust, 0o644); err != nil {
 		return nil, err
 	}
 	return a, root.Chmod(TrustName, 0o644) // whatever the umask took away

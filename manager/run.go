@@ -145,7 +145,7 @@ func (r *run) policy() *policy.Policy {
 	return p.For(r.req.Source.Repo, r.req.Agent)
 }
 
-// hold adds keys to what must not leave through the agent's work.
+// hold adds keys that the gateway has to what must not leave through the agent's work.
 func (r *run) hold(keys []string) {
 	held := maps.Clone(r.req.Held)
 	if held == nil {
@@ -153,7 +153,7 @@ func (r *run) hold(keys []string) {
 	}
 	for _, key := range keys {
 		if !slices.Contains(slices.Collect(maps.Values(held)), key) {
-			held[fmt.Sprintf("model key %d", len(held))] = key
+			held[fmt.Sprintf("gateway key %d", len(held))] = key
 			r.scan = nil // it is made anew, with this one
 		}
 	}

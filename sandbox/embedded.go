@@ -75,7 +75,7 @@ func (e *Embedded) check(spec *LaunchSpec) error {
 	if spec.Image != "" {
 		return specError("image", fmt.Errorf("%q", spec.Image), "The embedded runtime runs the host's programs and takes no image: leave it out or choose another runtime")
 	}
-	return nil
+	return wantSocket(spec.Egress)
 }
 
 // together: the artifacts are made in a second sandbox, which costs little.

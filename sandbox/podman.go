@@ -141,7 +141,7 @@ func (l *Podman) check(spec *LaunchSpec) error {
 	if len(spec.ProgramDirs) > 0 {
 		return specError("program directory", fmt.Errorf("%q", spec.ProgramDirs[0]), "The Podman runtime has the image's programs and binds no others: put the tool into the image")
 	}
-	return nil
+	return wantSocket(spec.Egress)
 }
 
 // together: a second container would cost every kick as much as the first.

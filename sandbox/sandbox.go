@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"time"
 )
 
@@ -197,11 +198,36 @@ const (
 // Egress is the sandbox's one way out.
 type Egress struct {
 	// Socket is the host path of the gateway's Unix socket for this kick. Its
-	// directory is mounted read-only and must hold nothing else.
+	// directory is mounted read-only and must hold nothing else. With TCP too,
+	// what listens there only passes connections on to that address.
 	Socket string
+	// TCP is the gateway's TCP address, for a runtime that carries no Unix
+	// socket. Nil: there is none.
+	TCP *EgressTCP
 	// Port is the loopback TCP port in the sandbox that the shim forwards to
 	// the gateway. 0: no forwarder, only the socket.
 	Port int
+}
+
+// EgressTCP is the way to the gateway by TCP. The shim alone is told of it, in
+// its configuration: a launcher writes none of it into anything that a runtime
+// keeps or the agent sees.
+type EgressTCP struct {
+	// Address is the host and port of the gateway as the sandbox sees it.
+	Address string
+	// Secret is the kick's one-time secret, 64 characters of lower-case hex. It
+	// opens this kick's gateway alone, from the sandbox's address, until the
+	// kick's agent has ended.
+	Secret string
+	// Pin is the SHA-256 of the gateway's certificate in lower-case hex.
+	Pin string
+	// Trust is the content of the file at EgressTrustPath, which the shim
+	// writes. Empty: none.
+	Trust string
+	// Admit tells the gateway the address that the sandbox's connections come
+	// from. The launcher calls it as soon as it knows that, and before the shim
+	// is let go: nothing else is let in.
+	Admit func(sandbox netip.Addr) error
 }
 
 // Limits bound one sandbox. A zero field means the default of DefaultLimits; a

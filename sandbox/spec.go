@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"os"
 	"path"
 	"path/filepath"
@@ -59,8 +60,8 @@ func checkSpec(s *LaunchSpec) error {
 	if s.Network == NetworkNone && s.Egress != (Egress{}) {
 		return specError("egress", errors.New("there is one in network mode none"), "Leave it out or use network mode restricted")
 	}
-	if s.Egress.Port < 0 || s.Egress.Port > 65535 || s.Egress.Port != 0 && s.Egress.Socket == "" {
-		return specError("egress port", fmt.Errorf("%d", s.Egress.Port), "Use a port between 1 and 65535 and name the gateway's socket")
+	if err := checkEgress(s.Egress); err != nil {
+		return err
 	}
 	if len(s.Command) > 0 && s.Command[0] == "" {
 		return specError("command", errors.New("its first word is empty"), "Name a program")
@@ -89,6 +90,45 @@ func checkSpec(s *LaunchSpec) error {
 		w.MountPath = DefaultMountPath
 	}
 	return checkPaths(s)
+}
+
+// bits256 is the form of a gateway's secret and pin.
+var bits256 = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+// checkEgress checks what can be checked without the file system.
+func checkEgress(e Egress) error {
+	if e.Port < 0 || e.Port > 65535 || e.Port != 0 && e.Socket == "" && e.TCP == nil {
+		return specError("egress port", fmt.Errorf("%d", e.Port), "Use a port between 1 and 65535 and name the gateway's socket or TCP address")
+	}
+	if e.TCP == nil {
+		return nil
+	}
+	_, port, err := net.SplitHostPort(e.TCP.Address)
+	switch {
+	case err != nil || port == "":
+		err = fmt.Errorf("%q has no host and port", e.TCP.Address)
+	case !bits256.MatchString(e.TCP.Secret):
+		err = errors.New("the secret is not 64 characters of lower-case hex")
+	case !bits256.MatchString(e.TCP.Pin):
+		err = errors.New("the pin is no SHA-256 in lower-case hex")
+	case e.TCP.Admit == nil:
+		err = errors.New("nobody would be told the sandbox's address")
+	case e.Port == 0:
+		err = errors.New("there is no port in the sandbox that leads there")
+	}
+	if err != nil {
+		return specError("egress address", err, "Take all of it from the gateway, and give a port")
+	}
+	return nil
+}
+
+// wantSocket is the check of a runtime whose sandboxes have no interface but
+// loopback.
+func wantSocket(e Egress) error {
+	if e.TCP != nil && e.Socket == "" {
+		return specError("egress address", errors.New("a sandbox of this runtime reaches no address"), "Give the gateway's socket")
+	}
+	return nil
 }
 
 // Limits of LaunchSpec.Home.
@@ -227,7 +267,14 @@ func shimConfig(s LaunchSpec, limits Limits, mode frame.Mode) frame.Config {
 	}
 	c.WallMS = (limits.Wall + wallGrace).Milliseconds()
 	if s.Egress.Socket != "" {
-		c.EgressSocket, c.EgressPort = EgressSocketPath, s.Egress.Port
+		c.EgressSocket = EgressSocketPath
+	}
+	c.EgressPort = s.Egress.Port
+	if t := s.Egress.TCP; t != nil {
+		c.EgressAddress, c.EgressSecret, c.EgressPin = t.Address, t.Secret, t.Pin
+		if t.Trust != "" && s.Egress.Socket == "" {
+			c.Files[EgressTrustPath] = t.Trust
+		}
 	}
 	return c
 }

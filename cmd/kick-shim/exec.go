@@ -26,18 +26,23 @@ func run(cfg frame.Config, w *frame.Writer, orders <-chan order) error {
 		return fmt.Errorf("write the files of the home directory: %w", err)
 	}
 	if cfg.BaseOID != "" {
-		if err := checkoutUnder(cfg, orders); err != nil {
+		if err := under(orders, func() error { return checkout(cfg) }); err != nil {
 			return fmt.Errorf("check out %s: %w", cfg.BaseOID, err)
 		}
 	}
-	if cfg.EgressSocket != "" && cfg.EgressPort != 0 {
+	if way := wayOut(cfg); way.Address != "" && cfg.EgressPort != 0 {
+		if way.Secret != "" {
+			if err := under(orders, func() error { return reach(way) }); err != nil {
+				return err
+			}
+		}
 		l, err := forwarder.Listen(cfg.EgressPort)
 		if err != nil {
 			return fmt.Errorf("listen for the egress forwarder: %w", err)
 		}
 		ctx, cancel := context.WithCancel(context.Background())
 		var forwarding sync.WaitGroup
-		forwarding.Go(func() { forwarder.Run(ctx, l, cfg.EgressSocket) })
+		forwarding.Go(func() { forwarder.Run(ctx, l, way) })
 		defer forwarding.Wait()
 		defer cancel()
 	}
@@ -66,10 +71,32 @@ func writeFiles(files map[string]string) error {
 	return nil
 }
 
-// checkoutUnder is checkout, with the host's word to stop heard meanwhile.
-func checkoutUnder(cfg frame.Config, orders <-chan order) error {
+// wayOut is how the gateway is reached; without an address there is none.
+func wayOut(cfg frame.Config) forwarder.Way {
+	w := forwarder.Way{Network: "unix", Address: cfg.EgressSocket, Secret: cfg.EgressSecret, Pin: cfg.EgressPin}
+	if w.Address == "" {
+		w.Network, w.Address = "tcp", cfg.EgressAddress
+	}
+	return w
+}
+
+// reachTime is how long a gateway may take to be there. What a network plugin
+// needs to let a new pod through is a second or two.
+const reachTime = 20 * time.Second
+
+// reach makes sure that the gateway is there and takes the secret, since the
+// agent would only see its calls fail.
+func reach(way forwarder.Way) error {
+	ctx, cancel := context.WithTimeout(context.Background(), reachTime)
+	defer cancel()
+	return way.Reach(ctx)
+}
+
+// under does what comes before the command, with the host's word to stop heard
+// meanwhile.
+func under(orders <-chan order, do func() error) error {
 	done := make(chan error, 1)
-	go func() { done <- checkout(cfg) }()
+	go func() { done <- do() }()
 	for {
 		select {
 		case err := <-done:

@@ -1,6 +1,7 @@
 // Package forwarder is the sandbox's side of the way out: it passes connections
-// to a port of loopback, where programs expect a proxy, on to the Unix socket of
-// the egress gateway. The shim runs it, so it needs the standard library alone.
+// to a port of loopback, where programs expect a proxy, on to the egress gateway,
+// by its Unix socket or, where a runtime carries none, by its TCP address. The shim
+// runs it, so it needs the standard library alone.
 package forwarder
 
 import (
@@ -22,9 +23,9 @@ func Listen(port int) (net.Listener, error) {
 	return net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 }
 
-// Run passes connections to l on to the Unix socket until ctx ends, and
-// returns when none is left.
-func Run(ctx context.Context, l net.Listener, socket string) {
+// Run passes connections to l on to the gateway until ctx ends, and returns
+// when none is left.
+func Run(ctx context.Context, l net.Listener, way Way) {
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
 	var conns sync.WaitGroup
@@ -48,17 +49,16 @@ func Run(ctx context.Context, l net.Listener, socket string) {
 		}
 		conns.Go(func() {
 			defer func() { <-slots }()
-			pass(ctx, c, socket)
+			pass(ctx, c, way)
 		})
 	}
 }
 
 // pass copies both ways; the end of one direction is passed on as such, since
 // protocols may half-close.
-func pass(ctx context.Context, c net.Conn, socket string) {
+func pass(ctx context.Context, c net.Conn, way Way) {
 	defer c.Close()
-	var d net.Dialer
-	up, err := d.DialContext(ctx, "unix", socket)
+	up, err := way.connect(ctx)
 	if err != nil {
 		return // the client sees its connection closed
 	}

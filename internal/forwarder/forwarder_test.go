@@ -50,7 +50,7 @@ func start(t *testing.T, serve func(c *net.UnixConn)) (dial func() *net.TCPConn,
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		Run(ctx, l, socket)
+		Run(ctx, l, Way{Network: "unix", Address: socket})
 	}()
 	end = func() { cancel(); <-ended }
 	t.Cleanup(end)

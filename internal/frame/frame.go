@@ -67,7 +67,8 @@ const (
 	RunAndCollectMode Mode = "run-and-collect"
 )
 
-// Config is what the shim is told. It holds no secret but what Env holds.
+// Config is what the shim is told. EgressSecret is for the shim alone and the
+// only secret in it; the agent gets Command, Env and Files.
 type Config struct {
 	Mode    Mode     `json:"mode"`
 	Command []string `json:"command,omitempty"`
@@ -77,9 +78,13 @@ type Config struct {
 	WorkDir      string            `json:"workDir"`
 	BaseOID      string            `json:"baseOID,omitempty"` // checked out before the command, and where bundles start
 	EgressSocket string            `json:"egressSocket,omitempty"`
-	EgressPort   int               `json:"egressPort,omitempty"` // loopback port that is forwarded to EgressSocket
-	WallMS       int64             `json:"wallMS,omitempty"`     // from the command's start; 0: none
-	ArtifactMax  int64             `json:"artifactMax,omitempty"`
+	// EgressAddress is the gateway's host and port where EgressSocket is empty.
+	EgressAddress string `json:"egressAddress,omitempty"`
+	EgressSecret  string `json:"egressSecret,omitempty"` // forwarder.Way.Secret
+	EgressPin     string `json:"egressPin,omitempty"`    // forwarder.Way.Pin
+	EgressPort    int    `json:"egressPort,omitempty"`   // loopback port that is forwarded to the gateway
+	WallMS        int64  `json:"wallMS,omitempty"`       // from the command's start; 0: none
+	ArtifactMax   int64  `json:"artifactMax,omitempty"`
 	// Pause makes the shim wait for Ack when it has sent Exit: the sandbox goes
 	// with the shim, and the host has to look at it first.
 	Pause bool `json:"pause,omitempty"`

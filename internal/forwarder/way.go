@@ -1,0 +1,137 @@
+package forwarder
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+// A connection to the gateway's TCP way in is TLS. Its first bytes are Greeting,
+// the kick's secret of SecretSize characters and a line feed. The gateway answers
+// a right one with Welcome, and anything else by an end. Then both sides go on as
+// on a Unix socket. The client need not wait for the answer before it goes on.
+const (
+	Greeting   = "kick-egress/1 "
+	SecretSize = 64 // 256 bits in lower-case hex
+	Welcome    = "kick-egress/1 ok\n"
+)
+
+// Way is how the gateway is reached.
+type Way struct {
+	Network string // "unix" or "tcp"
+	Address string // path of the socket, or host and port
+	// Secret is the kick's, for the TCP way in. Empty: the plain Unix socket.
+	Secret string
+	// Pin is the SHA-256 of the gateway's certificate in lower-case hex. No
+	// other server gets the secret.
+	Pin string
+}
+
+// Times of a connection.
+const (
+	connectTime = 10 * time.Second       // to connect, TLS included
+	askPause    = 200 * time.Millisecond // from one question to the next
+)
+
+// Reach asks the gateway whether it is there, again and again until it answers
+// or ctx ends: what lets a new address through a network may take its time. The
+// error is the last one.
+func (w Way) Reach(ctx context.Context) error {
+	for {
+		err := w.ask(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-time.After(askPause):
+		case <-ctx.Done():
+			return fmt.Errorf("ask the egress gateway at %s whether it is there: %w", w.Address, err)
+		}
+	}
+}
+
+func (w Way) ask(ctx context.Context) error {
+	c, err := w.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if g, ok := c.(*greeted); ok {
+		return g.awaitWelcome()
+	}
+	return nil // who accepts is there
+}
+
+// connect opens a connection. On one with a secret, a gateway that does not
+// take it ends the connection at the first read.
+func (w Way) connect(ctx context.Context) (net.Conn, error) {
+	var d net.Dialer
+	ctx, cancel := context.WithTimeout(ctx, connectTime)
+	defer cancel()
+	c, err := d.DialContext(ctx, w.Network, w.Address)
+	if err != nil || w.Secret == "" {
+		return c, err
+	}
+	t := tls.Client(c, &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		// There is one certificate and it has no name: it is known by its hash.
+		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection verifies
+		VerifyConnection:   w.verify,
+	})
+	if err := t.HandshakeContext(ctx); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	if _, err := io.WriteString(t, Greeting+w.Secret+"\n"); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return &greeted{Conn: t, raw: c}, nil
+}
+
+func (w Way) verify(s tls.ConnectionState) error {
+	sum := sha256.Sum256(s.PeerCertificates[0].Raw)
+	if hex.EncodeToString(sum[:]) != w.Pin {
+		return errors.New("the server at the gateway's address has another certificate than the gateway")
+	}
+	return nil
+}
+
+// greeted is a connection on which the gateway's answer to the secret comes first.
+type greeted struct {
+	*tls.Conn
+	raw      net.Conn
+	welcomed bool
+}
+
+// awaitWelcome reads the answer.
+func (g *greeted) awaitWelcome() error {
+	answer := make([]byte, len(Welcome))
+	if err := g.raw.SetReadDeadline(time.Now().Add(connectTime)); err != nil {
+		return err
+	}
+	if _, err := io.ReadFull(g.Conn, answer); err != nil {
+		return fmt.Errorf("the gateway does not take this sandbox's secret from this address: %w", err)
+	}
+	if string(answer) != Welcome {
+		return errors.New("the gateway answers in another protocol")
+	}
+	g.welcomed = true
+	return g.raw.SetReadDeadline(time.Time{})
+}
+
+func (g *greeted) Read(p []byte) (int, error) {
+	if !g.welcomed {
+		if err := g.awaitWelcome(); err != nil {
+			return 0, err
+		}
+	}
+	return g.Conn.Read(p)
+}
+
+// Close ends the connection at once; TLS would wait for a peer that does not read.
+func (g *greeted) Close() error { return g.raw.Close() }
