@@ -5,7 +5,9 @@ package kubetest
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -99,7 +101,7 @@ func (c *Cluster) lock(t *testing.T, how int) {
 		t.Fatal(err)
 	}
 	for {
-		if err = unix.Flock(int(f.Fd()), how); err != unix.EINTR {
+		if err = unix.Flock(int(f.Fd()), how); !errors.Is(err, unix.EINTR) {
 			break
 		}
 	}
@@ -170,20 +172,18 @@ type Namespace struct {
 	*Cluster
 	Name       string // of the namespace
 	Gateway    string // the namespace of kick's account
+	Port       int    // where sandboxes with a restricted network reach this host
 	Kubeconfig string // of kick's account, which has the rights of the manifests and no other
 	token      string
 }
 
-// GatewayPort is where pods of a Namespace may reach this host.
-const GatewayPort = 8377
-
-// Namespace makes one, in which sandboxes reach this host alone, at GatewayPort.
-// change may change what the manifests say. It is gone after the test.
+// Namespace makes one, in which sandboxes reach this host alone. change may
+// change what the manifests say. It is gone after the test.
 func (c *Cluster) Namespace(t *testing.T, change ...func(*manifests.Kubernetes)) *Namespace {
 	t.Helper()
 	id := kickid.New()
 	m := manifests.Default()
-	m.Sandboxes, m.Gateway, m.Port = "sandboxes-"+id, "kick-"+id, GatewayPort
+	m.Sandboxes, m.Gateway, m.Port = "sandboxes-"+id, "kick-"+id, c.freePort(t)
 	m.Addresses = []netip.Prefix{netip.PrefixFrom(c.Host, c.Host.BitLen())}
 	for _, f := range change {
 		f(&m)
@@ -192,7 +192,7 @@ func (c *Cluster) Namespace(t *testing.T, change ...func(*manifests.Kubernetes))
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &Namespace{Cluster: c, Name: m.Sandboxes, Gateway: m.Gateway}
+	n := &Namespace{Cluster: c, Name: m.Sandboxes, Gateway: m.Gateway, Port: m.Port}
 	t.Cleanup(func() {
 		c.Kubectl(t, "delete", "namespace", n.Name, n.Gateway, "--wait=false", "--ignore-not-found")
 	})
@@ -200,6 +200,17 @@ func (c *Cluster) Namespace(t *testing.T, change ...func(*manifests.Kubernetes))
 	n.token = strings.TrimSpace(c.Kubectl(t, "create", "token", m.Account, "--namespace", n.Gateway, "--duration", "24h"))
 	n.Kubeconfig = c.kubeconfig(t, n.token, "")
 	return n
+}
+
+// freePort is one that nobody listened at a moment ago.
+func (c *Cluster) freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(c.Host, 0)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
 }
 
 var (

@@ -63,9 +63,6 @@ func TestKubernetesRights(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	type rule struct {
-		APIGroups, Resources, Verbs []string
-	}
 	roles := 0
 	for decoder := yaml.NewDecoder(bytes.NewReader(file)); ; {
 		var o struct {
