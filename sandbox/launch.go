@@ -35,6 +35,9 @@ type engine interface {
 	newBox(ctx context.Context, spec LaunchSpec, mode frame.Mode) (box, error)
 }
 
+// policyEnforcer is an engine that enforces Egress.Policy.
+type policyEnforcer interface{ enforcesPolicy() }
+
 // runKick is Launcher.Run for any engine.
 func runKick(ctx context.Context, e engine, spec LaunchSpec) (Result, error) {
 	res := Result{ExitCode: -1, Reason: ReasonStartFailed, Isolation: e.isolation()}
@@ -85,6 +88,9 @@ func (k *kick) run(ctx context.Context) error {
 		if err := checkSent(&k.spec); err != nil {
 			return err
 		}
+	}
+	if _, ok := k.engine.(policyEnforcer); !ok && k.spec.Egress.Policy != "" {
+		return specError("egress policy", errors.New("this runtime enforces none by itself"), "Give the socket of a gateway that does")
 	}
 	if err := k.engine.check(&k.spec); err != nil {
 		return err

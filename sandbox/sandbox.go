@@ -84,6 +84,10 @@ type LaunchSpec struct {
 	// OnEvent, if set, is told of the sandbox's steps as they happen, from one
 	// goroutine.
 	OnEvent func(Event)
+	// OnLog, if set, is told of the lines of the runtime's own log about the sandbox,
+	// where it has one: denied connections are among them. It is called from one
+	// goroutine before Run returns. The text is hostile: escape before showing.
+	OnLog func(RuntimeLog)
 	// Labels are attached where the runtime has labels. Keys and values are
 	// limited to 63 characters of [A-Za-z0-9._-].
 	Labels map[string]string
@@ -207,6 +211,20 @@ type Egress struct {
 	// Port is the loopback TCP port in the sandbox that the shim forwards to
 	// the gateway. 0: no forwarder, only the socket.
 	Port int
+	// Policy is, where the runtime has a gateway of its own instead of Socket, that
+	// gateway's policy in its own form: of OpenShell its policy file. Other runtimes
+	// refuse it.
+	Policy string
+}
+
+// RuntimeLog is one line of a runtime's own log.
+type RuntimeLog struct {
+	Time    time.Time         `json:"time"`
+	Level   string            `json:"level"`
+	Source  string            `json:"source"`
+	Sandbox string            `json:"sandbox"` // its name
+	Message string            `json:"message"`
+	Fields  map[string]string `json:"fields,omitempty"`
 }
 
 // EgressTCP is the way to the gateway by TCP. The shim alone is told of it, in

@@ -206,6 +206,9 @@ func interval(cost, longest time.Duration) time.Duration {
 // lookAtProcesses sums up what the sandbox's processes hold, and reports
 // whether it is more than the memory limit.
 func (w *watchdog) lookAtProcesses() bool {
+	if w.pid == 0 {
+		return false // the sandbox is on another host
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	u := processUsage(w.pid)

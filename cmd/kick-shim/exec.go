@@ -266,7 +266,7 @@ func (c *command) supervise(cfg frame.Config, w *frame.Writer, orders <-chan ord
 	var ws syscall.WaitStatus
 	var timeout bool
 	end := func() {
-		_ = syscall.Kill(-1, syscall.SIGTERM)
+		killAll(syscall.SIGTERM)
 		kill = time.After(killGrace)
 	}
 	for running := true; running; {
@@ -287,7 +287,7 @@ func (c *command) supervise(cfg frame.Config, w *frame.Writer, orders <-chan ord
 				_ = syscall.Kill(-c.pid, o.signal)
 			}
 		case <-kill:
-			_ = syscall.Kill(-1, syscall.SIGKILL)
+			killAll(syscall.SIGKILL)
 		}
 	}
 	<-reaped
@@ -318,9 +318,7 @@ func reap(pid int, exited chan<- syscall.WaitStatus, ended func()) {
 			exited <- ws
 		}
 		if over {
-			// From process 1 this reaches every process of the sandbox at
-			// once, also one that is being forked.
-			_ = syscall.Kill(-1, syscall.SIGKILL)
+			killAll(syscall.SIGKILL)
 		}
 	}
 }

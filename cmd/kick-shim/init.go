@@ -28,6 +28,9 @@ func initProcess() error {
 	if err := ignoreSignals(); err != nil {
 		return err
 	}
+	if os.Getpid() != 1 {
+		leaveNothing()
+	}
 	// What the caller left open. The Go runtime's own descriptors do not exist
 	// yet, since nothing has been polled.
 	if err := unix.CloseRange(3, math.MaxUint32, 0); err != nil {
@@ -143,7 +146,7 @@ func listen(in *frame.Reader, orders chan<- order, ended <-chan struct{}) {
 		t, p, err := in.Read()
 		switch {
 		case err != nil:
-			os.Exit(0)
+			leave(0)
 		case t == frame.Signal && len(p) == 1:
 			o.signal = syscall.Signal(p[0])
 		case t == frame.Stop:
@@ -185,6 +188,9 @@ func probe(cfg frame.Config) map[string]string {
 	deny("seccomp-ptrace", unix.EPERM, unix.SYS_PTRACE, unix.PTRACE_ATTACH, 0)
 	deny("seccomp-vsock", unix.EPERM, unix.SYS_SOCKET, unix.AF_VSOCK, unix.SOCK_STREAM)
 	deny("seccomp-clone3", unix.ENOSYS, unix.SYS_CLONE3)
+	if os.Getpid() != 1 {
+		probeGuest(probes)
+	}
 	if w := cfg.Witness; w != "" {
 		probes["landlock"] = ""
 		// Not os.Open, which would leave the poller's descriptors behind for the

@@ -36,6 +36,10 @@ func main() {
 		err = jail()
 	case "lock":
 		err = lock()
+	case "guest":
+		err = guest()
+	case "guest-init":
+		err = guestInit()
 	case "init":
 		err = onAnotherThread(initProcess)
 	default:
@@ -47,7 +51,7 @@ func main() {
 	}
 	// The host may be gone already; then there is nobody to tell.
 	_ = frame.NewWriter(os.Stdout).Write(frame.Problem, []byte(clip(err.Error(), 4<<10)))
-	os.Exit(1)
+	leave(1)
 }
 
 // The main function stays on the main thread, see onAnotherThread.

@@ -21,6 +21,12 @@ func receive(in *frame.Reader, cfg frame.Config) error {
 	if err := unpack(files, cfg.WorkDir); err != nil {
 		return err
 	}
+	if cfg.Objects != "" {
+		baseObjects = cfg.Objects
+		if err := borrow(cfg.WorkDir); err != nil {
+			return err
+		}
+	}
 	next := files
 	if files.next == frame.Pack {
 		next = &parts{in: in, kind: frame.Pack, rest: files.payload}
@@ -35,6 +41,21 @@ func receive(in *frame.Reader, cfg frame.Config) error {
 		return fmt.Errorf("frame %q where the end of the workspace was due", next.next)
 	}
 	return nil
+}
+
+// borrow has the workspace borrow objects from where this program puts them, if it
+// borrows any.
+func borrow(dir string) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	const alternates = ".git/objects/info/alternates"
+	if _, err := root.Lstat(alternates); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return root.WriteFile(alternates, []byte(baseObjects+"\n"), 0o644)
 }
 
 // parts reads the payloads of frames of one kind, up to the first of another.

@@ -16,7 +16,7 @@ import (
 
 // baseObjects is where the runtimes mount the base's objects, as package
 // sandbox says; the workspace's own pointer to it may be gone.
-const baseObjects = "/run/kick/base/objects"
+var baseObjects = "/run/kick/base/objects"
 
 // view is a git directory of our own over the objects of a hostile one. What
 // git reads as settings (config, hooks, attributes, replace refs, grafts,

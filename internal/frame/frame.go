@@ -91,6 +91,9 @@ type Config struct {
 	// Sent tells that the workspace comes as frames after Go, since the host and
 	// the sandbox have no directory in common.
 	Sent bool `json:"sent,omitempty"`
+	// Objects is where the shim keeps the objects of the base that were sent. Empty:
+	// where a runtime would have mounted them.
+	Objects string `json:"objects,omitempty"`
 	// Witness is a file that only Landlock keeps from being opened; the shim
 	// tries to. Empty: the runtime does not use Landlock.
 	Witness string `json:"witness,omitempty"`

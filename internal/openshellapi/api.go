@@ -76,6 +76,8 @@ type Sandbox struct {
 	Phase       Phase
 	Conditions  []Condition
 	ExitCode    *int // of the main process
+	// Resources are those that the gateway has noted for it.
+	Resources map[string]any
 	// Rejected says why the gateway did not accept the sandbox's policy.
 	Rejected string
 }

@@ -23,6 +23,9 @@ func sandboxFromWire(w *wire.Sandbox) Sandbox {
 	if p, ok := phases[st.GetPhase()]; ok {
 		s.Phase = p
 	}
+	if r := w.GetSpec().GetTemplate().GetResources(); r != nil {
+		s.Resources = r.AsMap()
+	}
 	for _, c := range st.GetConditions() {
 		s.Conditions = append(s.Conditions, Condition{c.GetType(), c.GetStatus(), c.GetReason(), c.GetMessage()})
 	}

@@ -164,6 +164,9 @@ func (s *suite) noOtherNetwork(t *testing.T) {
 		"restricted with a gateway": func(l *sandbox.LaunchSpec) { l.Egress = sandbox.Egress{Socket: socket, Port: 18082} },
 		"none":                      func(l *sandbox.LaunchSpec) { l.Network = sandbox.NetworkNone },
 	} {
+		if name == "restricted with a gateway" && s.h.Cannot["Egress"] != "" {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			// A datagram to loopback needs no listener: only the host can tell.

@@ -43,6 +43,11 @@ type Harness struct {
 	// happens there is not seen here, and nothing but the end can be said to the
 	// command.
 	Sent bool
+	// Beside is how many processes of the runtime's own a command sees, beyond
+	// process 1 and the shim.
+	Beside int
+	// OneMountPath tells that the workspace can be at sandbox.DefaultMountPath alone.
+	OneMountPath bool
 	// Remains, if set, lists what the runtime has of its own on this host:
 	// containers, pods, state. It is compared before and after the suite.
 	Remains func() ([]string, error)

@@ -1,0 +1,204 @@
+package sandbox
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kickhq/kick/internal/frame"
+	"github.com/kickhq/kick/internal/openshellapi"
+)
+
+// OpenShell is the runtime that runs every kick in a sandbox of an OpenShell
+// gateway, wherever that has them. The gateway's policy is the isolation: it is
+// sent whole, read back and compared before anything runs. The shim is sent into
+// the sandbox by a command, and is another command of it, whose standard input and
+// output are the line; the workspace goes and comes over the same.
+type OpenShell struct {
+	config OpenShellConfig
+
+	mu      sync.Mutex
+	gateway openshellapi.Gateway
+}
+
+var (
+	_ Launcher    = (*OpenShell)(nil)
+	_ Preflighter = (*OpenShell)(nil)
+	_ Reaper      = (*OpenShell)(nil)
+)
+
+// OpenShellConnection says where a gateway is and how to prove who asks.
+type OpenShellConnection = openshellapi.Connection
+
+// FindOpenShell returns the connection that the openshell command has in its own
+// configuration for the gateway of that name; of an empty name the active one.
+func FindOpenShell(name string) (OpenShellConnection, error) { return openshellapi.Find(name) }
+
+// OpenShellConfig configures the OpenShell runtime.
+type OpenShellConfig struct {
+	// Shim opens the program cmd/kick-shim, built static for the sandboxes'
+	// machines.
+	Shim func() (io.ReadCloser, error)
+	// Connection is the gateway. A zero one is found by FindOpenShell.
+	Connection OpenShellConnection
+	// Image is what Preflight runs, by digest.
+	Image string
+	// TelemetryOff is the operator's word that the gateway sends no telemetry,
+	// which nothing on its wire tells.
+	TelemetryOff bool
+	// ReadyWithin is how long a sandbox may take until it is ready, the pulling of
+	// its image included. Default: 5 minutes.
+	ReadyWithin time.Duration
+}
+
+const (
+	defaultReady = 5 * time.Minute
+	// gapTimeout is how long a supervisor may be away before the shim runs: the
+	// gateway itself waits for 15 s, and answers that it is unavailable.
+	gapTimeout = time.Minute
+	// deleteTimeout: a gateway takes some 5 s, and more under load.
+	deleteTimeout = 2 * time.Minute
+	// logLines is how much of a sandbox's log is read at the end.
+	logLines = 2000
+)
+
+// NewOpenShell returns a launcher that is good for any number of runs. It does not
+// ask the gateway anything yet.
+func NewOpenShell(c OpenShellConfig) (*OpenShell, error) {
+	if c.Shim == nil {
+		return nil, noShim()
+	}
+	c.ReadyWithin = cmp.Or(c.ReadyWithin, defaultReady)
+	return &OpenShell{config: c}, nil
+}
+
+// Close frees the connection. No run may be going on.
+func (l *OpenShell) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.gateway == nil {
+		return nil
+	}
+	err := l.gateway.Close()
+	l.gateway = nil
+	return err
+}
+
+// Run implements Launcher. Without a Workspace.Dir the working directory is what
+// the image has there, and nothing comes back but the output.
+func (l *OpenShell) Run(ctx context.Context, spec LaunchSpec) (Result, error) {
+	return runKick(ctx, l, spec)
+}
+
+func (l *OpenShell) isolation() Isolation { return Isolation{Runtime: "openshell"} }
+
+func (l *OpenShell) check(spec *LaunchSpec) error {
+	switch {
+	case spec.Image == "":
+		return specError("image", errors.New("there is none"), "Name an image by its digest: NAME@sha256:…")
+	case !pinnedImage.MatchString(spec.Image):
+		return specError("image", fmt.Errorf("%q is not pinned", spec.Image), "Name it by its digest, NAME@sha256:…: a tag may mean another image at the sandbox's node")
+	case len(spec.ProgramDirs) > 0:
+		return specError("program directory", fmt.Errorf("%q", spec.ProgramDirs[0]), "The OpenShell runtime has the image's programs and binds no others: put the tool into the image")
+	case spec.Egress.Socket != "":
+		return specError("egress socket", fmt.Errorf("%q", spec.Egress.Socket), "A sandbox of OpenShell shares no socket with this host: give its policy as Egress.Policy")
+	case len(spec.Command) == 0:
+		return specError("command", errors.New("there is none"), "The workspace of an OpenShell sandbox goes with it: make its artifacts with the embedded runtime")
+	case strings.Contains(spec.ID, "--") || strings.HasSuffix(spec.ID, "-"):
+		return specError("id", fmt.Errorf("%q", spec.ID), "OpenShell takes no two - together and none at the end")
+	}
+	_, err := openShellPolicy(*spec)
+	return err
+}
+
+// together: the workspace is in the one sandbox, and goes with it.
+func (l *OpenShell) together() bool { return true }
+
+func (l *OpenShell) sends() bool { return true }
+
+func (l *OpenShell) enforcesPolicy() {}
+
+// instead: what is lost with a sandbox, no other launcher has.
+func (l *OpenShell) instead() Launcher { return nil }
+
+func (l *OpenShell) newBox(ctx context.Context, spec LaunchSpec, mode frame.Mode) (box, error) {
+	if mode == frame.CollectMode {
+		return nil, &Error{Kind: ErrRuntime, Op: "collect the work", Err: errors.New("the workspace was in the sandbox, and is lost with it")}
+	}
+	g, version, err := l.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p, err := newOpenShellPlan(spec, mode, l.config.ReadyWithin)
+	if err != nil {
+		return nil, err
+	}
+	b := &openShellBox{launcher: l, gateway: g, plan: p, version: version, ended: make(chan struct{})}
+	b.log.max = 8 << 10
+	return b, nil
+}
+
+// connect returns the gateway, whose version and whose opinion of who asks are
+// checked for each sandbox anew: it may be another one by now.
+func (l *OpenShell) connect(ctx context.Context) (openshellapi.Gateway, string, error) {
+	g, err := l.dial()
+	if err != nil {
+		return nil, "", err
+	}
+	fail := func(op string, err error, remedy string) (openshellapi.Gateway, string, error) {
+		return nil, "", &Error{Kind: ErrRuntime, Op: op, Err: shown(err), Remedy: remedy}
+	}
+	version, err := g.Health(ctx)
+	if err != nil {
+		return fail("reach the OpenShell gateway at "+l.config.Connection.Endpoint, err, "See whether it runs and whether its address and authority are right: openshell status")
+	}
+	if err := openshellapi.CheckVersion(version, l.config.Connection.AcceptVersion); err != nil {
+		return fail("use the OpenShell gateway at "+l.config.Connection.Endpoint, err, "")
+	}
+	if err := g.User(ctx); err != nil {
+		return fail("use the OpenShell gateway at "+l.config.Connection.Endpoint, err, "Log in anew (openshell gateway login), or set openshell_token or the certificates to what the gateway accepts")
+	}
+	return g, version, nil
+}
+
+func (l *OpenShell) dial() (openshellapi.Gateway, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.gateway != nil {
+		return l.gateway, nil
+	}
+	if l.config.Connection.Endpoint == "" {
+		found, err := openshellapi.Find("")
+		if err != nil {
+			return nil, specError("OpenShell gateway", err, "Set openshell_endpoint in kick.yaml, or choose a gateway with openshell gateway select")
+		}
+		found.AcceptVersion = l.config.Connection.AcceptVersion
+		l.config.Connection = found
+	}
+	g, err := openshellapi.Dial(l.config.Connection)
+	if err != nil {
+		return nil, specError("OpenShell gateway", err, "Correct the openshell keys in kick.yaml")
+	}
+	l.gateway = g
+	return g, nil
+}
+
+// shown makes the words of a gateway fit to be shown.
+func shown(err error) error {
+	var e *openshellapi.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	return fmt.Errorf("%s: %w", e.Op, &openShellRefusal{e})
+}
+
+// openShellRefusal is a gateway's error with its words escaped.
+type openShellRefusal struct{ err *openshellapi.Error }
+
+func (r *openShellRefusal) Error() string { return string(r.err.Code) + ": " + escaped(r.err.Text) }
+func (r *openShellRefusal) Unwrap() error { return r.err }

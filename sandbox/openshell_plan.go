@@ -1,0 +1,237 @@
+package sandbox
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kickhq/kick/internal/frame"
+	"github.com/kickhq/kick/internal/lazyregexp"
+	"github.com/kickhq/kick/internal/openshellapi"
+)
+
+// openShellPlan is one sandbox, decided before anything is asked: the launch
+// specification translated into what the gateway is to make, and into what is then
+// checked.
+type openShellPlan struct {
+	spec   LaunchSpec
+	limits Limits // resolved: 0 means none
+	jail   frame.Jail
+	config frame.Config
+	create openshellapi.CreateRequest
+}
+
+// Labels of our sandboxes, by which a reaper finds them, and an annotation, whose
+// value a label could not have.
+const (
+	labelManaged       = "kick.managed"
+	annotationDeadline = "kick.deadline" // RFC 3339; nothing of ours runs longer
+	annotationAttempt  = "kick.attempt"  // random: tells whether a sandbox is the one that was asked for
+)
+
+var pinnedImage = lazyregexp.New(`^[a-z0-9][a-zA-Z0-9._/:-]{0,500}@sha256:[0-9a-f]{64}$`)
+
+// newOpenShellPlan translates a specification, which was checked.
+func newOpenShellPlan(spec LaunchSpec, mode frame.Mode, ready time.Duration) (*openShellPlan, error) {
+	filter, err := systemCallFilter()
+	if err != nil {
+		return nil, &Error{Kind: ErrIsolation, Op: "seccomp", Err: err, Remedy: remedyOf("seccomp")}
+	}
+	policy, err := openShellPolicy(spec)
+	if err != nil {
+		return nil, err
+	}
+	owner, err := claimOwner()
+	if err != nil {
+		return nil, err
+	}
+	p := &openShellPlan{spec: spec, limits: resolveLimits(spec.Limits)}
+	p.jail = frame.Jail{NoNewPrivs: true, Filter: filter, Rlimits: []frame.Rlimit{{Resource: unix.RLIMIT_CORE, Value: 0}}}
+	if spec.Limits.Processes > 0 {
+		p.jail.Rlimits = append(p.jail.Rlimits, processRlimit(p.limits))
+	}
+	p.config = shimConfig(spec, p.limits, mode)
+	p.config.Sent = spec.Workspace.Dir != ""
+	p.config.Objects = shimDir(spec.ID) + "/objects"
+	p.config.Pause = true
+	lifetime := ready + gapTimeout + startTimeout + checkoutTimeout + p.limits.Wall + 2*wallGrace + collectTimeout + time.Minute
+	p.create = openshellapi.CreateRequest{
+		Name:   spec.ID,
+		Image:  spec.Image,
+		Labels: map[string]string{labelManaged: "yes", labelID: spec.ID, labelOwner: owner},
+		Annotations: map[string]string{
+			annotationDeadline: time.Now().Add(lifetime).UTC().Format(time.RFC3339),
+			labelAgent:         spec.Agent,
+		},
+		// The main process is the keeper of the deadline: the sandbox ends with it,
+		// whatever has become of kick. Sandboxes of OpenShell never expire otherwise.
+		Command: []string{"sleep", strconv.Itoa(int(lifetime.Seconds()))},
+		Policy:  policy,
+	}
+	for k, v := range spec.Labels {
+		p.create.Labels[k] = v
+	}
+	limits := map[string]any{}
+	if p.limits.Memory > 0 {
+		limits["memory"] = strconv.FormatInt(p.limits.Memory, 10)
+	}
+	if p.limits.CPUs > 0 {
+		limits["cpu"] = strconv.FormatInt(int64(p.limits.CPUs*1000), 10) + "m"
+	}
+	if len(limits) > 0 {
+		p.create.Resources = map[string]any{"limits": limits}
+	}
+	return p, nil
+}
+
+// shimDir is where the sandbox has the shim, and the objects of the base.
+func shimDir(id string) string { return "/tmp/kick-" + id }
+
+// basePolicy is the policy of a sandbox without a network.
+func basePolicy() *openshellapi.Policy {
+	return &openshellapi.Policy{
+		Version: 1,
+		Filesystem: openshellapi.Filesystem{
+			IncludeWorkdir: true,
+			ReadOnly:       []string{"/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc", "/opt", "/proc", "/dev/urandom"},
+			ReadWrite:      []string{"/tmp", "/dev/null"},
+		},
+		Landlock: openshellapi.Landlock{Compatibility: openshellapi.HardRequirement},
+		Network:  map[string]openshellapi.NetworkRule{},
+	}
+}
+
+// openShellPolicy is the policy that a specification asks for, which may write to
+// the workspace and the home directory.
+func openShellPolicy(spec LaunchSpec) (*openshellapi.Policy, error) {
+	p := basePolicy()
+	if spec.Egress.Policy != "" {
+		var err error
+		if p, err = openshellapi.ParsePolicy([]byte(spec.Egress.Policy)); err != nil {
+			return nil, specError("egress policy", err, "Make it with kick policy compile --to openshell")
+		}
+	}
+	for _, dir := range []string{spec.Workspace.MountPath, HomeDir} {
+		if dir != "" && !slices.Contains(p.Filesystem.ReadWrite, dir) {
+			p.Filesystem.ReadWrite = append(p.Filesystem.ReadWrite, dir)
+		}
+	}
+	return p, nil
+}
+
+// configs are what the shim is told: how to lock itself down, then the rest.
+func (p *openShellPlan) configs() ([]frame.Config, error) {
+	raw, err := json.Marshal(p.jail)
+	return []frame.Config{{Mode: p.config.Mode, Jail: raw}, p.config}, err
+}
+
+// OpenShellProperties are the names of what the OpenShell launcher finds of every
+// sandbox, in the order of Isolation.Properties.
+var OpenShellProperties = []string{
+	"policy", "no-network", "landlock", "unprivileged-user", "capabilities", "service-account", "seccomp-rules", "telemetry",
+	"memory-limit", "process-limit", "cpu-limit", "disk-limit",
+}
+
+// guestProbes are the properties that the shim alone can see, by its probes.
+var guestProbes = []struct{ probe, property, evidence, remedy string }{
+	{"no-direct-network", "no-network", "the shim could not connect to an address outside", "The gateway's driver must leave sandboxes no way out but its proxy: see that the cluster's network plugin enforces NetworkPolicy"},
+	{"unprivileged-user", "unprivileged-user", "the shim runs as an ordinary user", "Set the driver's sandbox_uid to an ordinary user"},
+	{"capabilities", "capabilities", "status: no capability, and none can be had", "Run sandboxes without capabilities"},
+	{"service-account", "service-account", "no service account's token is there", "Set automountServiceAccountToken to false for the sandboxes' account"},
+}
+
+// prove says what is known of the sandbox: of its policy by what the gateway gave
+// back, of the rest by what the shim found in it before anything of the agent ran.
+func (p *openShellPlan) prove(r frame.Readiness, policy string, telemetryOff bool, sandbox openshellapi.Sandbox) []Property {
+	props := []Property{{Name: "policy", Status: Enforced, Evidence: policy}}
+	add := func(name, problem, evidence, remedy string) {
+		prop := Property{Name: name, Status: Enforced, Evidence: evidence}
+		if problem != "" {
+			prop.Status, prop.Evidence, prop.Remedy = Missing, problem, remedy
+		}
+		props = append(props, prop)
+	}
+	said := func(probe string) string {
+		s, ok := r.Probes[probe]
+		if !ok {
+			return probe + ": the shim did not try"
+		}
+		return s
+	}
+	network := "the policy has no network at all"
+	if n := len(p.create.Policy.Network); n > 0 {
+		network = "nothing but what the policy lists, enforced by the gateway"
+	}
+	for i, g := range guestProbes {
+		evidence := g.evidence
+		if i == 0 {
+			evidence = network + "; " + evidence
+		}
+		add(g.property, said(g.probe), evidence, g.remedy)
+		if i == 0 {
+			// The shim ends, and names the property, where it cannot have a domain.
+			add("landlock", "", "the policy's hard requirement, and a domain of the shim's own", "")
+		}
+	}
+	var rules string
+	for _, name := range wantedProbes {
+		if name != "landlock" && said(name) != "" {
+			rules = said(name)
+		}
+	}
+	add("seccomp-rules", rules, fmt.Sprintf("the shim was refused each of %d calls", len(wantedProbes)-1), remedyOf("seccomp-rules"))
+	telemetry := "nobody says whether the gateway sends telemetry, and its wire does not tell"
+	if telemetryOff {
+		telemetry = ""
+	}
+	add("telemetry", telemetry, "the operator's word that it is off", "Set OPENSHELL_TELEMETRY_ENABLED=false in the gateway's environment (server.telemetryEnabled=false in its chart), and then openshell_telemetry_off: true in kick.yaml")
+	return append(props, p.limitProperties(sandbox)...)
+}
+
+// limitProperties tells how each limit is held. What nothing holds is missing only
+// where somebody asked for it.
+func (p *openShellPlan) limitProperties(sandbox openshellapi.Sandbox) []Property {
+	gateway := func(name, key string, none bool) Property {
+		if none {
+			return Property{Name: name, Status: NotRequested}
+		}
+		want, _ := p.create.Resources["limits"].(map[string]any)
+		have, _ := sandbox.Resources["limits"].(map[string]any)
+		if have[key] != want[key] {
+			return Property{Name: name, Status: Missing, Evidence: fmt.Sprintf("the gateway has it as %v, want %v", have[key], want[key]), Remedy: "Use a driver of the gateway that sets limits, or ask for none"}
+		}
+		return Property{Name: name, Status: Enforced, Evidence: fmt.Sprintf("the gateway's word: resources.limits.%s is %v", key, have[key])}
+	}
+	processes := Property{Name: "process-limit", Status: NotRequested}
+	if p.spec.Limits.Processes > 0 {
+		processes.Status = Enforced
+		processes.Evidence = fmt.Sprintf("RLIMIT_NPROC is %d, and counts all processes of the sandbox's user on its node", p.limits.Processes+shimThreads)
+	}
+	disk := Property{Name: "disk-limit", Status: NotRequested}
+	if p.spec.Limits.Disk > 0 {
+		disk.Status, disk.Evidence, disk.Remedy = Missing, "OpenShell has no limit for it", "Set none, and limit it at the sandboxes' nodes"
+	}
+	return []Property{gateway("memory-limit", "memory", p.limits.Memory == 0), processes, gateway("cpu-limit", "cpu", p.limits.CPUs == 0), disk}
+}
+
+// readBack compares the policy that holds with the one that was asked for.
+func (p *openShellPlan) readBack(e openshellapi.Effective) (evidence string, err error) {
+	problem := e.Strange
+	switch {
+	case problem != "":
+	case !e.Own:
+		problem = "it is not the sandbox's own but one of the whole gateway, which replaces it"
+	default:
+		problem = p.create.Policy.Difference(e.Policy)
+	}
+	if problem != "" {
+		return "", &Error{Kind: ErrIsolation, Op: "policy", Err: errors.New("the policy that holds is not the one that was asked for: " + escaped(problem)),
+			Remedy: "Remove the policy of the whole gateway, or see which other version or generation of OpenShell it is"}
+	}
+	return fmt.Sprintf("read back from the gateway and compared, hash %.80s", escaped(e.Hash)), nil
+}

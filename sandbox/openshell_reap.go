@@ -1,0 +1,86 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/kickhq/kick/internal/openshellapi"
+)
+
+// Preflight implements Preflighter: it runs a command in a sandbox of its own that
+// finds what a kick needs of the image.
+func (l *OpenShell) Preflight(ctx context.Context) (Isolation, error) {
+	out := &tail{max: 4 << 10}
+	res, err := l.Run(ctx, LaunchSpec{
+		ID:      fmt.Sprintf("p%d-%d", os.Getpid(), preflights.Add(1)),
+		Agent:   "preflight",
+		Image:   l.config.Image,
+		Command: []string{"/bin/sh", "-c", preflightScript},
+		Env:     map[string]string{"PATH": "/usr/local/bin:/usr/bin:/bin"},
+		Network: NetworkNone,
+		Stdout:  out, Stderr: out,
+	})
+	if err == nil && res.ExitCode != 0 {
+		err = &Error{Kind: ErrRuntime, Op: "run a command in a sandbox of " + l.config.Image, Err: fmt.Errorf("exit code %d: %s", res.ExitCode, escaped(out.String())), Remedy: "Put what is missing into the image, as kick image build does"}
+	}
+	return res.Isolation, err
+}
+
+// preflightScript fails with words where the image lacks what a kick needs.
+const preflightScript = `git --version >/dev/null || { echo "the image has no git"; exit 3; }
+for d in ` + DefaultMountPath + ` ` + HomeDir + `; do
+  touch $d/.kick-preflight && rm $d/.kick-preflight || { echo "$d cannot be written: the image needs it, owned by the sandbox's user"; exit 4; }
+done`
+
+// Reap implements Reaper. A sandbox of OpenShell never expires; it is deleted if
+// the kick's id can be claimed, which it cannot while the kick lives, or if it is
+// past its deadline.
+func (l *OpenShell) Reap(ctx context.Context) ([]string, error) {
+	if l.config.Connection.Endpoint == "" {
+		if _, err := openshellapi.Find(""); err != nil {
+			return nil, nil // no gateway here, so nothing that it could have
+		}
+	}
+	g, _, err := l.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list, err := g.List(ctx, map[string]string{labelManaged: "yes"})
+	if err != nil {
+		return nil, &Error{Kind: ErrRuntime, Op: "list the sandboxes of kick", Err: shown(err)}
+	}
+	here, err := claimOwner()
+	if err != nil {
+		return nil, err
+	}
+	removed := map[string]bool{}
+	var errs []error
+	for _, s := range list {
+		id := s.Labels[labelID]
+		if !idForm.MatchString(id) || s.Name != id {
+			continue // not one that this launcher has made
+		}
+		deadline, err := time.Parse(time.RFC3339, s.Annotations[annotationDeadline])
+		expired := err == nil && time.Now().After(deadline)
+		if s.Labels[labelOwner] != here && !expired {
+			continue // whether its kick lives, only another place knows
+		}
+		release, err := claimNow(id)
+		if err != nil && !expired {
+			continue // its kick lives
+		}
+		err = deleteSandbox(ctx, g, s.Name)
+		if release != nil {
+			release()
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		removed[id] = true
+	}
+	return names(removed), errors.Join(errs...)
+}
