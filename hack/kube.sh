@@ -91,7 +91,7 @@ build_kubernetes() {
   stamp="-X k8s.io/component-base/version.gitVersion=v$kubernetes_version -X k8s.io/client-go/pkg/version.gitVersion=v$kubernetes_version"
   stamp+=" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=$(cut -d. -f2 <<<"$kubernetes_version")"
   (cd "$source" && CGO_ENABLED=0 "${GO:-go}" build -trimpath -ldflags "-s -w $stamp" -o "$bin/kube" .)
-  for program in etcd kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl netpol; do
+  for program in etcd kube-apiserver kube-controller-manager kube-scheduler kubelet kubectl netpol; do
     ln -s kube "$bin/$program"
   done
 }
@@ -111,7 +111,7 @@ build_module() {
   build=$(mktemp -d)
   # Without the go line every module that any other one names would be asked for.
   printf 'module build\n\ngo 1.24\n\nrequire %s %s\n' "$module" "$version" >"$build/go.mod"
-  (cd "$build" && GOFLAGS=-mod=mod "${GO:-go}" build -trimpath -ldflags '-s -w' -o "$bin/" "$@")
+  (cd "$build" && GOFLAGS=-mod=mod "${GO:-go}" build -trimpath -ldflags "-s -w -X $module/version.Version=$version" -o "$bin/" "$@")
   rm -rf "$build"
 }
 
@@ -200,6 +200,14 @@ make_node() {
     ip link set node up
     ip route add default via $host
     echo 1 >/proc/sys/net/ipv4/ip_forward"
+  # The kubelet wants every controller there that the host has. A group of version
+  # 2 has those that the one above it gives.
+  local controller
+  if [ -f /sys/fs/cgroup/cgroup.controllers ]; then
+    for controller in $(cat /sys/fs/cgroup/cgroup.controllers); do
+      echo "+$controller" >/sys/fs/cgroup/cgroup.subtree_control || true
+    done
+  fi
   for group in $(cgroups "$link"); do mkdir -p "$group"; done
 }
 
@@ -292,7 +300,8 @@ make_programs() {
   "ipam": {"type": "host-local", "ranges": [[{"subnet": "$pods"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}
 END
   # Without CAP_SYS_RESOURCE runc may not lower an OOM score, and every pod fails
-  # with "can't get final child's PID from pipe: EOF" unless it need not.
+  # with "can't get final child's PID from pipe: EOF" unless it need not. A profile
+  # of AppArmor would be the host's, and stay.
   cat >"$dir/containerd.toml" <<END
 version = 3
 root = "$dir/containerd"
@@ -306,6 +315,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.blockfile", "io.containerd.int
   stream_server_address = "127.0.0.1"
 [plugins."io.containerd.cri.v1.runtime"]
   restrict_oom_score_adj = true
+  disable_apparmor = true
 [plugins."io.containerd.cri.v1.runtime".cni]
   bin_dirs = ["/usr/lib/cni"]
   conf_dir = "$dir/cni"

@@ -1,7 +1,7 @@
 // Command kube is a whole Kubernetes for the tests in one program, which does
 // what its name says: etcd, kube-apiserver, kube-controller-manager,
-// kube-scheduler, kubelet, kube-proxy, kubectl, and netpol, which enforces
-// NetworkPolicies. One program, because it links five times faster than five and
+// kube-scheduler, kubelet, kubectl, and netpol, which enforces NetworkPolicies.
+// One program, because it links five times faster than five and
 // shares its pages. hack/kube.sh builds it and runs the cluster.
 //
 // It is a module of its own, so that kick has nothing to do with what
@@ -22,7 +22,6 @@ import (
 	kubectl "k8s.io/kubectl/pkg/cmd"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
-	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
@@ -41,8 +40,6 @@ func main() {
 		cmd = scheduler.NewSchedulerCommand()
 	case "kubelet":
 		cmd = kubelet.NewKubeletCommand(context.Background())
-	case "kube-proxy":
-		cmd = proxy.NewProxyCommand()
 	case "kubectl":
 		if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
 			fmt.Fprintln(os.Stderr, err)
