@@ -1,9 +1,12 @@
 package acceptance
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"os/exec"
@@ -49,23 +52,45 @@ var podmanCases = []struct {
 	{"a workflow", "mkdir -p .github/workflows; echo 'on: push' >.github/workflows/x.yml; git add -A; git commit -qm ci", nil, manager.Refused},
 }
 
-func podmanLikeEmbedded(t *testing.T, s podmantest.Service) {
+// serviceUser is the home of a service's user, with kick and a repository.
+type serviceUser struct {
+	dir     string
+	seed    string // what the repository is a copy of
+	service podmantest.Service
+}
+
+func newServiceUser(t *testing.T, s podmantest.Service) serviceUser {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "kick-podman-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	program := filepath.Join(dir, "kick")
-	run(t, "", "cp", kick, program)
-	run(t, "", "cp", "-r", seedBare(t), filepath.Join(dir, "base.git"))
+	run(t, "", "cp", kick, filepath.Join(dir, "kick"))
+	seed := seedBare(t)
+	run(t, "", "cp", "-r", seed, filepath.Join(dir, "base.git"))
 	run(t, "", "chmod", "755", dir)
 	run(t, "", "chown", "-R", fmt.Sprint(s.UID, ":", s.GID), dir)
+	return serviceUser{dir, seed, s}
+}
 
+// state is the user's state directory.
+func (u serviceUser) state() string { return filepath.Join(u.dir, "state") }
+
+// command is kick, as the user.
+func (u serviceUser) command(args ...string) *exec.Cmd {
+	cmd := exec.Command(filepath.Join(u.dir, "kick"), append(args[:1:1], append([]string{"--state-dir", u.state()}, args[1:]...)...)...)
+	cmd.Dir = u.dir
+	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + u.dir, "CONTAINER_HOST=" + u.service.Settings["CONTAINER_HOST"]}
+	u.service.As(cmd)
+	return cmd
+}
+
+func podmanLikeEmbedded(t *testing.T, s podmantest.Service) {
+	u := newServiceUser(t, s)
+	dir := u.dir
 	asUser := func(t *testing.T, bare string, args ...string) map[string]any {
-		cmd := exec.Command(program, append([]string{"run", "--state-dir", filepath.Join(dir, "state"), "-o", "json", "--repo", bare, "--publish", "branch"}, args...)...)
-		cmd.Dir = dir
-		cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + dir, "CONTAINER_HOST=" + s.Settings["CONTAINER_HOST"]}
-		s.As(cmd)
+		cmd := u.command(append([]string{"run", "-o", "json", "--repo", bare, "--publish", "branch"}, args...)...)
 		var stdout, stderr bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &stdout, &stderr
 		_ = cmd.Run() // the object has the exit code
@@ -106,6 +131,61 @@ func podmanLikeEmbedded(t *testing.T, s podmantest.Service) {
 			}
 			if isolation := p["isolation"].(map[string]any); isolation["runtime"] != "podman" || c.want != manager.RuntimeError && len(isolation["properties"].([]any)) == 0 {
 				t.Errorf("isolation %v", isolation)
+			}
+		})
+	}
+}
+
+// TestPodmanCrash kills kick in mid-run. The container ends with it, the next kick
+// says so, and `kick gc` takes the work out as it was then: a commit, and what was
+// not committed.
+func TestPodmanCrash(t *testing.T) {
+	for _, s := range podmantest.Services(t) {
+		t.Run(s.Name(), func(t *testing.T) {
+			u := newServiceUser(t, s)
+			podmanRun := func(script string) *exec.Cmd {
+				return u.command("run", "--runtime", "podman", "--image", os.Getenv(podmantest.ImageEnv), "--publish", "none", "--repo", filepath.Join(u.dir, "base.git"), "--", "sh", "-c", script)
+			}
+			dead := podmanRun("echo precious >work; git add work; git commit -qm precious; echo dirt >dirt; echo ready; sleep 600")
+			said, err := dead.StderrPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := dead.Start(); err != nil {
+				t.Fatal(err)
+			}
+			var log strings.Builder
+			lines := bufio.NewScanner(io.TeeReader(said, &log))
+			for lines.Scan() && !strings.HasSuffix(lines.Text(), "ready") {
+			}
+			if err := dead.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			_ = dead.Wait() // it was killed
+			if !strings.Contains(log.String(), "ready") {
+				t.Fatalf("the agent did not run:\n%s", log.String())
+			}
+			next, err := podmanRun("true").CombinedOutput()
+			if !strings.Contains(string(next), "kick gc") {
+				t.Errorf("the next kick does not tell of the dead one: %v\n%s", err, next)
+			}
+			out, err := u.command("gc", "-o", "json").Output()
+			var report manager.GCReport
+			if err := errors.Join(err, json.Unmarshal(out, &report)); err != nil || len(report.Recovered) != 1 || len(report.Problems) > 0 {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			o := report.Recovered[0]
+			if o.Outcome != manager.Interrupted || o.KeptAt == "" || len(o.Missing) > 0 {
+				t.Fatalf("the work is not all there: %+v", o)
+			}
+			clone := filepath.Join(t.TempDir(), "c")
+			run(t, "", "git", "clone", "-q", u.seed, clone)
+			run(t, clone, "git", "fetch", "-q", filepath.Join(o.KeptAt, "final.bundle"), "HEAD:kept")
+			if got := run(t, clone, "git", "show", "kept:work"); got != "precious\n" {
+				t.Errorf("the kept work is %q", got)
+			}
+			if files := run(t, "", "tar", "-tf", filepath.Join(o.KeptAt, "dirty.tar")); !strings.Contains(files, "dirt") {
+				t.Errorf("of what was not committed there is %q", files)
 			}
 		})
 	}

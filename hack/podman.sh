@@ -10,11 +10,12 @@
 #                               module into $KICK_CACHE, once, and prints the
 #                               program's path
 #   podman.sh conf              prints a containers.conf for this host, with reasons
-#   podman.sh up DIR [--user NAME] [--podman PROGRAM]
+#   podman.sh up DIR [--user NAME] [--podman PROGRAM] [--runtime NAME]
 #                               starts an API service that keeps everything in
 #                               DIR, a new directory, and prints its environment
 #                               when it answers. As root with --user it runs as
-#                               that user, who is made if there is none
+#                               that user, who is made if there is none. --runtime
+#                               is what it starts containers with, crun or runc
 #   podman.sh exec DIR COMMAND...
 #                               runs a command as the service's user with the
 #                               service's environment: `exec DIR podman load -i ...`
@@ -162,12 +163,13 @@ make_user() {
 }
 
 up() {
-  local dir= user program=podman
+  local dir= user program=podman runtime= hide=()
   user=$(id -un)
   while [ $# -gt 0 ]; do
     case $1 in
       --user) user=${2:?"--user wants a name"}; shift 2 ;;
       --podman) program=${2:?"--podman wants a program"}; shift 2 ;;
+      --runtime) runtime=${2:?"--runtime wants a name"}; shift 2 ;;
       -*) die "up knows no $1: \`podman.sh help\` lists the flags" ;;
       *) dir=$(realpath -m "$1"); shift ;;
     esac
@@ -184,6 +186,14 @@ up() {
 
   mkdir -p "$dir"/{home,run,networks,tmp}
   write_conf "$dir"
+  if [ -n "$runtime" ]; then
+    sed -i '/^runtime = /d' "$dir/containers.conf"
+    sed -i "s/^\[engine\]$/&\nruntime = \"$runtime\"/" "$dir/containers.conf"
+    if [ "$runtime" = crun ] && [ -d /sys/fs/cgroup/unified ]; then
+      # shellcheck disable=SC2016 # for the shell that is started
+      hide=(unshare --mount --propagation slave sh -c 'umount /sys/fs/cgroup/unified && exec "$@"' sh)
+    fi
+  fi
   cat >"$dir/env" <<END
 CONTAINER_HOST=unix://$dir/podman.sock
 CONTAINERS_CONF=$dir/containers.conf
@@ -210,7 +220,7 @@ END
     local env
     mapfile -t env < <(grep -v -e ^CONTAINER_HOST= "$dir/env")
     "${as[@]}" env -i PATH="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" PODMAN_IGNORE_CGROUPSV1_WARNING=1 "${env[@]}" \
-      setsid "$program" system service --time=0 "unix://$dir/podman.sock" </dev/null >"$dir/service.log" 2>&1 &
+      setsid "${hide[@]}" "$program" system service --time=0 "unix://$dir/podman.sock" </dev/null >"$dir/service.log" 2>&1 &
     echo $! >"$dir/service.pid"
   )
   # Ready is what answers. Each question takes its time, so none is slept through.

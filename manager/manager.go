@@ -71,7 +71,7 @@ type Request struct {
 	Limits       sandbox.Limits
 	ProgramDirs  []string
 	Image        string
-	PodmanSocket string   // address of the Podman service; empty: the launcher's default
+	Podman       sandbox.PodmanChoice
 	AcceptWeaker []string // isolation properties that may be missing and holes that git may have, by name
 
 	// WorkspaceDir is where the live workspace is made, in a directory of the

@@ -49,8 +49,8 @@ func (m *Manager) launcher(req Request) (sandbox.Launcher, error) {
 		return nil, &sandbox.Error{Kind: sandbox.ErrSpec, Op: fmt.Sprintf("no runtime %q", req.Runtime),
 			Remedy: "This kick knows " + strings.Join(names, ", ") + "."}
 	}
-	if p, ok := l.(*sandbox.Podman); ok && req.PodmanSocket != "" {
-		l = p.At(req.PodmanSocket)
+	if p, ok := l.(*sandbox.Podman); ok {
+		l = p.With(req.Podman)
 	}
 	return l, nil
 }

@@ -42,7 +42,7 @@ func (m *Manager) Recover(ctx context.Context, id string) (Outcome, error) {
 	}
 	get := func(event, name string) string { v, _ := field(entries, event, name); return v }
 	r := &run{m: m, k: k, start: time.Now(), work: m.State.workOf(id)}
-	r.req.Runtime, r.req.Image, r.req.PodmanSocket = get("kick", "runtime"), get("kick", "image"), get("kick", "podmanSocket")
+	r.runtimeOf(entries)
 	r.out = Outcome{
 		ID: id, Agent: get("kick", "agent"), Repo: get("kick", "repo"),
 		Base: get("prepared", "branch"), BaseCommit: get("prepared", "commit"),
@@ -113,9 +113,7 @@ func (m *Manager) tryAgain(ctx context.Context, o Outcome) (Outcome, error) {
 		return o, errors.Join(err, k.close())
 	}
 	r := &run{m: m, k: k, start: time.Now(), work: m.State.workOf(o.ID), out: o}
-	r.req.Runtime, _ = field(entries, "kick", "runtime")
-	r.req.Image, _ = field(entries, "kick", "image")
-	r.req.PodmanSocket, _ = field(entries, "kick", "podmanSocket")
+	r.runtimeOf(entries)
 	r.out.Notes = slices.DeleteFunc(slices.Clone(o.Notes), func(n string) bool { return strings.HasPrefix(n, leftInPlace) || strings.HasPrefix(n, unsettledNote) })
 	if m.State.unsalvaged(o) {
 		r.out.Missing = nil
@@ -132,6 +130,14 @@ func (m *Manager) tryAgain(ctx context.Context, o Outcome) (Outcome, error) {
 		r.out.Outcome, r.out.Error, r.out.Remedy, r.out.PublishReason, r.out.RetryAfter = o.Outcome, o.Error, o.Remedy, o.PublishReason, o.RetryAfter
 	}
 	return r.finish()
+}
+
+// runtimeOf takes from the journal what the kick was to run on.
+func (r *run) runtimeOf(entries []Entry) {
+	get := func(name string) string { v, _ := field(entries, "kick", name); return v }
+	r.req.Runtime, r.req.Image = get("runtime"), get("image")
+	r.req.Podman = sandbox.PodmanChoice{Socket: get("podmanSocket"), OCIRuntime: get("ociRuntime")} // its network is the agent's alone
+	r.req.AcceptWeaker = strings.Fields(get("accepted"))
 }
 
 // salvage takes the work out of a live workspace that a dead kick left.
@@ -155,6 +161,7 @@ func (r *run) salvage(ctx context.Context, mirror string) error {
 	}
 	res, err := workspace.Salvage(ctx, launcher, workspace.SalvageRequest{
 		ID: r.k.ID, Agent: r.out.Agent, Image: r.req.Image, Dir: r.work, Mirror: mirror, BaseOID: r.out.BaseCommit, Sink: sink,
+		AcceptWeaker: r.req.AcceptWeaker,
 	})
 	if err != nil {
 		return fmt.Errorf("salvage kick %s: %w", r.k.ID, err)

@@ -41,7 +41,8 @@ func (m *Manager) Run(ctx context.Context, req Request) (Outcome, error) {
 	swept := m.sweep(ctx, req)
 	if err := k.Journal.Note("kick", map[string]string{
 		"agent": req.Agent, "runtime": req.Runtime, "repo": req.Source.Repo, "base": req.Source.Base, "work": r.work, "version": m.Version,
-		"image": req.Image, "podmanSocket": req.PodmanSocket,
+		"image": req.Image, "podmanSocket": req.Podman.Socket, "ociRuntime": req.Podman.OCIRuntime,
+		"accepted": strings.Join(req.AcceptWeaker, " "),
 	}); err != nil {
 		r.fail(Internal, err)
 	} else {

@@ -124,18 +124,23 @@ func (p *prover) read(name string) (string, string) {
 
 func (p *prover) namespaces() {
 	for _, ns := range namespaces {
-		link := "ns/" + ns.link
-		theirs, err := os.Readlink(path.Join(p.s.proc, link))
-		ours, err2 := os.Readlink("/proc/self/" + link)
-		problem := ""
-		switch {
-		case errors.Join(err, err2) != nil:
-			problem = errors.Join(err, err2).Error()
-		case theirs == ours:
-			problem = link + " is the host's: " + ours
-		}
-		p.add(ns.property, problem, link+" is "+theirs+", the host's is "+ours)
+		p.namespace(ns.link, ns.property)
 	}
+}
+
+// namespace wants a namespace that is not this process's.
+func (p *prover) namespace(name, property string) {
+	link := "ns/" + name
+	theirs, err := os.Readlink(path.Join(p.s.proc, link))
+	ours, err2 := os.Readlink("/proc/self/" + link)
+	problem := ""
+	switch {
+	case errors.Join(err, err2) != nil:
+		problem = errors.Join(err, err2).Error()
+	case theirs == ours:
+		problem = link + " is the host's: " + ours
+	}
+	p.add(property, problem, link+" is "+theirs+", the host's is "+ours)
 }
 
 func (p *prover) mapping() {
@@ -253,16 +258,20 @@ func hostMounts() ([]mount, error) {
 
 func (p *prover) network() {
 	text, problem := p.read("net/dev")
-	var names []string
+	if names := interfaces(text); problem == "" && !slices.Equal(names, []string{"lo"}) {
+		problem = fmt.Sprintf("the interfaces are %q, want lo alone", names)
+	}
+	p.add("no-network", problem, "net/dev: lo alone")
+}
+
+// interfaces are the names in a text like /proc/PID/net/dev.
+func interfaces(text string) (names []string) {
 	for line := range strings.Lines(text) {
 		if name, _, ok := strings.Cut(line, ":"); ok {
 			names = append(names, strings.TrimSpace(name))
 		}
 	}
-	if problem == "" && !slices.Equal(names, []string{"lo"}) {
-		problem = fmt.Sprintf("the interfaces are %q, want lo alone", names)
-	}
-	p.add("no-network", problem, "net/dev: lo alone")
+	return names
 }
 
 // descriptors wants nothing open but the three pipes to the launcher.

@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -50,20 +52,33 @@ var (
 type PodmanConfig struct {
 	// Shim opens the program cmd/kick-shim, built static for this machine.
 	Shim func() (io.ReadCloser, error)
-	// Socket is the service's address, a path or unix:///path. Empty:
-	// DefaultPodmanSocket.
-	Socket string
+	// PodmanChoice is what holds unless With says otherwise.
+	PodmanChoice
 	// Dir is a directory of the caller's own on this host. What all containers
 	// mount lies there: the shim, and the system call profile.
 	Dir string
 	// Image is what Preflight runs.
 	Image string
-	// OCIRuntime is the program that Podman starts containers with, crun or
-	// runc. Empty: the service's default.
-	OCIRuntime string
 	// Fallback, if set, makes the artifacts of a workspace when the service
 	// does not answer any more.
 	Fallback Launcher
+}
+
+// PodmanChoice is what an operator chooses for an agent. Empty fields leave the
+// launcher's own.
+type PodmanChoice struct {
+	// Socket is the service's address, a path or unix:///path. Default:
+	// DefaultPodmanSocket.
+	Socket string
+	// OCIRuntime is one of OCIRuntimes, which the service must start containers
+	// with. Default: crun or runc, whichever the service has.
+	OCIRuntime string
+	// Network is a network of the service that the operator has made, by name.
+	// The command's sandbox is in it besides what Egress gives, and lacks the
+	// property no-network, which whoever names a network accepts thereby. A spec
+	// of NetworkNone, and the artifacts' sandbox, have no network all the same.
+	// Default: none.
+	Network string
 }
 
 // DefaultPodmanSocket is where the Podman clients look: in CONTAINER_HOST, else
@@ -82,34 +97,28 @@ func DefaultPodmanSocket() string {
 	return filepath.Join(dir, "podman/podman.sock")
 }
 
-// provedRuntimes are the OCI runtimes whose containers can be looked into from
-// outside. A runtime with a kernel of its own shows the host none of what is to
-// be proved.
-var provedRuntimes = []string{"", "crun", "runc"}
-
 // NewPodman returns a launcher that is good for any number of runs. It does not
 // ask the service anything yet.
 func NewPodman(c PodmanConfig) (*Podman, error) {
 	if c.Shim == nil {
 		return nil, noShim()
 	}
-	if c.Socket == "" {
-		c.Socket = DefaultPodmanSocket()
-	}
-	known := false
-	for _, r := range provedRuntimes {
-		known = known || filepath.Base(c.OCIRuntime) == r || c.OCIRuntime == r
-	}
-	if !known {
-		return nil, specError("OCI runtime", fmt.Errorf("%q: nothing outside can look into its containers and prove their isolation", c.OCIRuntime), "Use crun or runc")
-	}
-	return (&Podman{config: c}).At(c.Socket), nil
+	l := &Podman{config: c}
+	return l.With(PodmanChoice{Socket: cmp.Or(c.Socket, DefaultPodmanSocket())}), nil
 }
 
-// At returns the same launcher for another service, by its address.
-func (l *Podman) At(address string) *Podman {
+// With returns the same launcher with another choice. What is wrong with it, Run
+// says.
+func (l *Podman) With(c PodmanChoice) *Podman {
 	other := &Podman{config: l.config}
-	other.config.Socket, other.address = podman.Socket(address)
+	other.config.PodmanChoice = PodmanChoice{
+		Socket: cmp.Or(c.Socket, l.config.Socket), OCIRuntime: cmp.Or(c.OCIRuntime, l.config.OCIRuntime), Network: cmp.Or(c.Network, l.config.Network),
+	}
+	var path string
+	path, other.address = podman.Socket(other.config.Socket)
+	if other.address == nil {
+		other.config.Socket = path
+	}
 	other.client = podman.New(other.config.Socket)
 	return other
 }
@@ -131,6 +140,12 @@ func (l *Podman) isolation() Isolation { return Isolation{Runtime: "podman"} }
 func (l *Podman) check(spec *LaunchSpec) error {
 	if l.address != nil {
 		return specError("podman socket", l.address, "Set podman_socket in kick.yaml or CONTAINER_HOST to one of this host")
+	}
+	if err := l.config.checkOCIRuntime(); err != nil {
+		return err
+	}
+	if err := CheckPodmanNetwork(l.config.Network); err != nil {
+		return specError("podman network", err, "Name a network that was made for kicks (podman network create --internal NAME), or none")
 	}
 	if spec.Image == "" {
 		return specError("image", errors.New("there is none"), "Name an image of the Podman service (`podman images` lists them; `kick image build` makes one)")
@@ -173,7 +188,15 @@ func (l *Podman) newBox(ctx context.Context, spec LaunchSpec, mode frame.Mode) (
 	if err != nil {
 		return nil, err
 	}
-	p, err := newPodmanPlan(spec, mode, svc, image, files, l.config.OCIRuntime)
+	var network *podman.Network
+	if l.config.Network != "" && mode != frame.CollectMode && spec.Network != NetworkNone {
+		n, err := l.network(ctx)
+		if err != nil {
+			return nil, err
+		}
+		network = &n
+	}
+	p, err := newPodmanPlan(spec, mode, svc, image, files, l.config.OCIRuntime, network)
 	if err != nil {
 		return nil, err
 	}
@@ -260,6 +283,8 @@ type service struct {
 	rootful bool
 	// limits tells which limits its control groups can hold.
 	limits map[string]bool
+	// uids and gids are how many ids an ordinary user's service can map.
+	uids, gids int
 }
 
 // The versions that the contract is run on are 4.3 and 5.8.
@@ -271,11 +296,12 @@ const firstVersion = "4.3"
 func (l *Podman) service(ctx context.Context) (*service, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	owner, err := socketOwner(ctx, l.config.Socket)
+	listener, err := socketOwner(ctx, l.config.Socket)
 	if err != nil {
 		return nil, &Error{Kind: ErrRuntime, Op: "reach Podman at " + l.config.Socket, Err: err,
 			Remedy: "Start its service (systemctl --user start podman.socket; without systemd: podman system service --time=0), or set podman_socket or CONTAINER_HOST to its socket"}
 	}
+	owner := int(listener.Uid)
 	if owner != os.Geteuid() {
 		return nil, &Error{Kind: ErrRuntime, Op: "reach Podman at " + l.config.Socket, Err: fmt.Errorf("the service is user %d's, and kick runs as user %d", owner, os.Geteuid()),
 			Remedy: "Use a service of your own: an ordinary user's is rootless, and root's is for a kick that root runs"}
@@ -288,9 +314,11 @@ func (l *Podman) service(ctx context.Context) (*service, error) {
 		return nil, &Error{Kind: ErrRuntime, Op: "use Podman " + version, Err: errors.New("it is older than " + firstVersion + ", the oldest that kick was tested with"), Remedy: "Install a newer one"}
 	}
 	s := &service{version: version, rootful: owner == 0, limits: map[string]bool{}}
-	controllers, err := l.controllers(ctx, s.rootful)
-	if err != nil {
-		return nil, err
+	controllers := controllers
+	if !s.rootful {
+		if controllers, err = l.askRootless(ctx, s, int(listener.Pid)); err != nil {
+			return nil, err
+		}
 	}
 	for name, controller := range limitControllers {
 		for _, c := range controllers {
@@ -303,21 +331,49 @@ func (l *Podman) service(ctx context.Context) (*service, error) {
 // limitControllers are the controllers of control groups that hold limits.
 var limitControllers = map[string]string{"memory-limit": "memory", "process-limit": "pids", "cpu-limit": "cpu"}
 
-// controllers are those that the service may use for containers: as root all,
-// as a user none on version 1, and on version 2 those that were delegated.
-func (l *Podman) controllers(ctx context.Context, rootful bool) ([]string, error) {
-	if rootful {
-		return controllers, nil
+// askRootless fills in what differs between ordinary users' services: which
+// controllers they may use for containers, on version 1 none and on version 2
+// those that were delegated, and how many ids they have. Podman is slow to tell,
+// so it is asked only for what cannot be seen.
+func (l *Podman) askRootless(ctx context.Context, s *service, pid int) (controllers []string, err error) {
+	var fs unix.Statfs_t
+	grouped := unix.Statfs("/sys/fs/cgroup", &fs) == nil && fs.Type == unix.CGROUP2_SUPER_MAGIC
+	// Where systemd listens in the service's place, its ids are the host's.
+	s.uids, s.gids = mappedTo(pid, "uid_map", os.Geteuid()), mappedTo(pid, "gid_map", os.Getegid())
+	if grouped || s.uids == 0 || s.gids == 0 {
+		info, err := l.client.Info(ctx)
+		if err != nil {
+			return nil, &Error{Kind: ErrRuntime, Op: "ask Podman which limits and ids it has", Err: err}
+		}
+		if grouped {
+			controllers = info.Host.CgroupControllers
+		}
+		s.uids, s.gids = podman.CountIDs(info.Host.IDMappings.UIDMap), podman.CountIDs(info.Host.IDMappings.GIDMap)
 	}
-	var s unix.Statfs_t
-	if err := unix.Statfs("/sys/fs/cgroup", &s); err != nil || s.Type != unix.CGROUP2_SUPER_MAGIC {
-		return nil, nil
+	if least := min(s.uids, s.gids); least <= containerUID+1 {
+		return nil, &Error{Kind: ErrRuntime, Op: "use Podman at " + l.config.Socket, Err: fmt.Errorf("its user has %d ids for containers, and an image needs some 65536", least),
+			Remedy: "Give this user ranges in /etc/subuid and /etc/subgid: usermod --add-subuids 165536-231071 --add-subgids 165536-231071 USER, and then podman system migrate"}
 	}
-	info, err := l.client.Info(ctx)
+	return controllers, nil
+}
+
+// mappedTo counts the ids of a process's user namespace, if its root is that
+// user of the host's, or else is 0.
+func mappedTo(pid int, file string, user int) (count int) {
+	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), file))
 	if err != nil {
-		return nil, &Error{Kind: ErrRuntime, Op: "ask Podman which limits it can set", Err: err}
+		return 0
 	}
-	return info.Host.CgroupControllers, nil
+	first := true
+	for line := range strings.Lines(string(b)) {
+		var inside, host, size int
+		if _, err := fmt.Sscan(line, &inside, &host, &size); err != nil || first && (inside != 0 || host != user || size != 1) {
+			return 0
+		}
+		first = false
+		count += size
+	}
+	return count
 }
 
 // olderThan compares two versions of the form 1.2.3.
@@ -329,27 +385,24 @@ func olderThan(version, than string) bool {
 	return a[0] < b[0] || a[0] == b[0] && a[1] < b[1]
 }
 
-// socketOwner is the user whose process listens on a Unix socket.
-func socketOwner(ctx context.Context, path string) (int, error) {
+// socketOwner is the process that listens on a Unix socket, and its user.
+func socketOwner(ctx context.Context, path string) (*unix.Ucred, error) {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unix", path)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	defer c.Close()
 	raw, err := c.(*net.UnixConn).SyscallConn()
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	var cred *unix.Ucred
 	var credErr error
 	if err := raw.Control(func(fd uintptr) { cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
-		return 0, err
+		return nil, err
 	}
-	if credErr != nil {
-		return 0, credErr
-	}
-	return int(cred.Uid), nil
+	return cred, credErr
 }
 
 // image resolves a name to what runs: the image's id, and the name by digest

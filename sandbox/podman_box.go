@@ -143,6 +143,7 @@ func (b *podmanBox) startError(op string, err error) error {
 	}
 	remedy := ""
 	for _, r := range []struct{ text, remedy string }{
+		{"cannot run with network enabled", "gVisor wants to be told that it has no network: name a program below [engine.runtimes] in the service's containers.conf that runs runsc --network=none (see docs/podman.md)"},
 		{"hybrid", "This host has control groups of both versions, which crun refuses: use runc (runtime = \"runc\" in the [engine] section of containers.conf)"},
 		{"rlimit", "The service is under lower limits of open files or processes than kick is: raise them, or start kick under the same"},
 		{"RLIMIT", "The service is under lower limits of open files or processes than kick is: raise them, or start kick under the same"},
@@ -169,6 +170,9 @@ func (b *podmanBox) find(ctx context.Context) error {
 	if b.pid <= 1 {
 		return &Error{Kind: ErrRuntime, Op: "find the container's process", Err: fmt.Errorf("Podman says that it is %d (%s)", b.pid, escaped(c.State.Status)),
 			Remedy: "The service must run in this process namespace: a Podman machine or a remote service cannot be proved from here"}
+	}
+	if err := checkEngine(b.plan.create.OCIRuntime, b.engine); err != nil {
+		return err
 	}
 	if b.shim, err = watchProcess(b.pid); err == nil {
 		b.keeper, err = watchProcess(parentProcess(b.pid))

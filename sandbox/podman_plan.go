@@ -25,6 +25,7 @@ type podmanPlan struct {
 	mode    frame.Mode
 	service *service
 	image   podmanImage
+	network string // what the operator's network is; empty: none
 	shim    os.FileInfo
 	hostUID int
 	hostGID int
@@ -67,7 +68,8 @@ func containerName(id string, mode frame.Mode) string {
 }
 
 // newPodmanPlan translates a specification, which was checked.
-func newPodmanPlan(spec LaunchSpec, mode frame.Mode, svc *service, image podmanImage, files *installed, ociRuntime string) (*podmanPlan, error) {
+// network is the operator's, if the sandbox is to be in one.
+func newPodmanPlan(spec LaunchSpec, mode frame.Mode, svc *service, image podmanImage, files *installed, ociRuntime string, network *podman.Network) (*podmanPlan, error) {
 	filter, err := systemCallFilter()
 	if err != nil {
 		return nil, &Error{Kind: ErrIsolation, Op: "seccomp", Err: err, Remedy: remedyOf("seccomp")}
@@ -83,7 +85,9 @@ func newPodmanPlan(spec LaunchSpec, mode frame.Mode, svc *service, image podmanI
 	}
 	p.config = shimConfig(spec, p.limits, mode)
 	p.config.Pause = mode != frame.CollectMode
-	p.create, err = p.container(files, ociRuntime)
+	if p.create, err = p.container(files, ociRuntime); err == nil && network != nil {
+		p.join(*network)
+	}
 	return p, err
 }
 
@@ -159,16 +163,45 @@ func (p *podmanPlan) container(files *installed, ociRuntime string) (podman.Spec
 	return s, p.ulimits(&s)
 }
 
+// join puts the container into the operator's network. Names in it are found by
+// the resolv.conf that Podman writes for it.
+func (p *podmanPlan) join(n podman.Network) {
+	p.network = describeNetwork(n)
+	p.create.NetNS = podman.Namespace{Mode: "bridge"}
+	p.create.Networks = map[string]struct{}{n.Name: {}}
+	p.create.UseImageResolv = new(false)
+}
+
 // user maps the container's ids. The sandbox's user is the caller where that is
 // not root, so that the workspace stays the caller's.
 func (p *podmanPlan) user(s *podman.Spec) {
 	if !p.service.rootful {
-		s.UserNS = podman.Namespace{Mode: "keep-id", Value: fmt.Sprintf("uid=%d,gid=%d", containerUID, containerGID)}
+		s.UserNS = podman.Namespace{Mode: "private"}
+		s.IDMap = &podman.IDMappings{UIDMap: keepID(containerUID, p.service.uids), GIDMap: keepID(containerGID, p.service.gids)}
+		return
+	}
+	if name, _ := guestRuntime(s.OCIRuntime); name == "runsc" {
+		// gVisor's file server is root in the container's user namespace, and could
+		// not get at the caller's closed directories from one of its own. What it
+		// serves is chosen by mounts, and the guest is a user of its own all the same.
+		s.UserNS = podman.Namespace{Mode: "host"}
+		s.User = fmt.Sprintf("%d:%d", p.hostUID, p.hostGID)
+		s.PasswdEntry = fmt.Sprintf("agent:x:%d:%d:agent:%s:/bin/sh", p.hostUID, p.hostGID, HomeDir)
+		s.GroupEntry = fmt.Sprintf("agent:x:%d:", p.hostGID)
 		return
 	}
 	s.UserNS = podman.Namespace{Mode: "private"}
 	m := []podman.IDMap{{ContainerID: 0, HostID: firstMapped, Size: mappedIDs}}
 	s.IDMap = &podman.IDMappings{UIDMap: m, GIDMap: m}
+}
+
+// keepID is what Podman's own mode keep-id makes of that id: the caller, who is
+// root in the service's user namespace, is id in the container, and the others
+// follow one another. Podman 4.3 as Debian builds it crashes now and then when two
+// containers ask for keep-id at once: it reads /etc/subuid with libsubid, which
+// keeps its place in the file in one variable for all threads.
+func keepID(id, count int) []podman.IDMap {
+	return []podman.IDMap{{ContainerID: 0, HostID: 1, Size: id}, {ContainerID: id, HostID: 0, Size: 1}, {ContainerID: id + 1, HostID: id + 1, Size: count - id - 1}}
 }
 
 func (p *podmanPlan) mounts(s *podman.Spec, files *installed) {
@@ -213,8 +246,8 @@ func (p *podmanPlan) resources(s *podman.Spec) {
 	if l := p.limits.Memory; l > 0 && p.service.limits["memory-limit"] {
 		r.Memory = &podman.Memory{Limit: l, Swap: l} // swap would double the limit
 	}
-	if l := p.limits.Processes; l > 0 && p.service.limits["process-limit"] {
-		r.Pids = &podman.Pids{Limit: int64(l + shimThreads)}
+	if p.limits.Processes > 0 && p.service.limits["process-limit"] {
+		r.Pids = &podman.Pids{Limit: int64(p.processLimit(s.OCIRuntime))}
 	}
 	if l := p.limits.CPUs; l > 0 && p.service.limits["cpu-limit"] {
 		r.CPU = &podman.CPU{Quota: max(1000, int64(l*period)), Period: period}
@@ -224,13 +257,22 @@ func (p *podmanPlan) resources(s *podman.Spec) {
 	}
 }
 
+// processLimit is what a control group holds the container to.
+func (p *podmanPlan) processLimit(ociRuntime string) int {
+	n := p.limits.Processes + shimThreads
+	if _, guest := guestRuntime(ociRuntime); guest {
+		n += guestTasks
+	}
+	return n
+}
+
 // ulimits are those that Podman sets by itself otherwise, higher than a root
 // without CAP_SYS_RESOURCE may. The service may be under lower limits than this
 // process, so they are no higher than containers need.
 func (p *podmanPlan) ulimits(s *podman.Spec) error {
 	processes := uint64(1 << 15) // the highest number of processes that Podman's own service allows itself
-	if l := p.limits.Processes; l > 0 {
-		processes = min(processes, uint64(2*(l+shimThreads))) // the real limit is reached first
+	if p.limits.Processes > 0 {
+		processes = min(processes, uint64(2*p.processLimit(s.OCIRuntime))) // the real limit is reached first
 	}
 	for _, l := range []struct {
 		name     string

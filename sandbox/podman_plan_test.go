@@ -17,7 +17,7 @@ import (
 
 var (
 	rootfulService  = service{version: "5.8.3", rootful: true, limits: map[string]bool{"memory-limit": true, "process-limit": true, "cpu-limit": true}}
-	rootlessService = service{version: "4.3.1", limits: map[string]bool{}}
+	rootlessService = service{version: "4.3.1", limits: map[string]bool{}, uids: 65537, gids: 70000}
 )
 
 // planned translates a specification for a service.
@@ -30,7 +30,7 @@ func planned(t *testing.T, spec LaunchSpec, svc service, mode frame.Mode) *podma
 	if err := checkSpec(&spec); err != nil {
 		t.Fatal(err)
 	}
-	p, err := newPodmanPlan(spec, mode, &svc, podmanImage{id: "0123", pinned: "localhost/agent@sha256:4567"}, &installed{shim: "/state/podman/kick-shim", profile: "/state/podman/seccomp.json"}, "")
+	p, err := newPodmanPlan(spec, mode, &svc, podmanImage{id: "0123", pinned: "localhost/agent@sha256:4567"}, &installed{shim: "/state/podman/kick-shim", profile: "/state/podman/seccomp.json"}, "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,11 @@ func TestPodmanTranslation(t *testing.T) {
 		want func(p *podmanPlan) bool
 	}{
 		{"rootless, the user's own ids", LaunchSpec{}, rootlessService, frame.RunMode, func(p *podmanPlan) bool {
-			return p.create.UserNS == podman.Namespace{Mode: "keep-id", Value: "uid=65532,gid=65532"} && p.create.IDMap == nil && p.hostUID == os.Geteuid()
+			want := podman.IDMappings{
+				UIDMap: []podman.IDMap{{ContainerID: 0, HostID: 1, Size: 65532}, {ContainerID: 65532, HostID: 0, Size: 1}, {ContainerID: 65533, HostID: 65533, Size: 4}},
+				GIDMap: []podman.IDMap{{ContainerID: 0, HostID: 1, Size: 65532}, {ContainerID: 65532, HostID: 0, Size: 1}, {ContainerID: 65533, HostID: 65533, Size: 4467}},
+			}
+			return p.create.UserNS == podman.Namespace{Mode: "private"} && reflect.DeepEqual(*p.create.IDMap, want) && p.hostUID == os.Geteuid()
 		}},
 		{"rootful, a range of its own", LaunchSpec{}, rootfulService, frame.RunMode, func(p *podmanPlan) bool {
 			return p.create.IDMap != nil && p.create.IDMap.UIDMap[0] == podman.IDMap{ContainerID: 0, HostID: firstMapped, Size: mappedIDs} && p.hostUID == firstMapped+containerUID
@@ -150,7 +154,7 @@ func TestPodmanTranslation(t *testing.T) {
 // Every field is set in every container: what is left out is Podman's to decide.
 func TestPodmanNoDefaults(t *testing.T) {
 	t.Parallel()
-	optional := []string{"IDMap", "OCIRuntime", "PasswdEntry", "GroupEntry", "Resources", "Mask"}
+	optional := []string{"IDMap", "Networks", "OCIRuntime", "PasswdEntry", "GroupEntry", "Resources", "Mask"}
 	c := reflect.ValueOf(planned(t, LaunchSpec{Command: []string{"true"}}, rootlessService, frame.RunMode).create)
 	for i := range c.NumField() {
 		if name := c.Type().Field(i).Name; c.Field(i).IsZero() && !slices.Contains(optional, name) {

@@ -27,6 +27,9 @@ var PodmanProperties = []string{
 }
 
 func (b *podmanBox) prove(r frame.Readiness) ([]Property, error) {
+	if _, guest := guestRuntime(b.engine); guest {
+		return b.proveGuest(r), nil
+	}
 	proc := "/proc/" + strconv.Itoa(b.pid)
 	if err := unwritable(path.Join(proc, "root"), b.plan); err != nil {
 		return nil, err
@@ -46,7 +49,7 @@ func (b *podmanBox) prove(r frame.Readiness) ([]Property, error) {
 	p.podmanMapping()
 	p.status()
 	p.podmanMounts(b.plan)
-	p.network()
+	p.podmanNetwork(b.plan)
 	p.podmanDescriptors()
 	p.environment()
 	p.executable()
@@ -330,13 +333,18 @@ func (b *podmanBox) limitProperties() []Property {
 		}
 		return Property{Name: name, Status: Enforced, Evidence: otherwise}
 	}
+	memory := memoryEvidence(l, b.dog.reserve)
+	processes := fmt.Sprintf("RLIMIT_NPROC in the container's user namespace is %d; %d of it for the shim's threads", l.Processes+shimThreads, shimThreads)
+	if _, guest := guestRuntime(b.engine); guest {
+		memory, processes = "", "" // what is in it is no process of the host's
+	}
 	disk := Property{Name: "disk-limit", Status: Enforced, Evidence: diskEvidence(b.plan.spec, l)}
 	if l.Disk == 0 {
 		disk = Property{Name: "disk-limit", Status: NotRequested}
 	}
 	return []Property{
-		limit("memory-limit", l.Memory == 0, float64(l.Memory), memoryEvidence(l, b.dog.reserve)),
-		limit("process-limit", l.Processes == 0, float64(l.Processes+shimThreads), fmt.Sprintf("RLIMIT_NPROC in the container's user namespace is %d; %d of it for the shim's threads", l.Processes+shimThreads, shimThreads)),
+		limit("memory-limit", l.Memory == 0, float64(l.Memory), memory),
+		limit("process-limit", l.Processes == 0, float64(b.plan.processLimit(b.engine)), processes),
 		limit("cpu-limit", l.CPUs == 0, l.CPUs, ""),
 		disk,
 	}
@@ -345,6 +353,8 @@ func (b *podmanBox) limitProperties() []Property {
 // podmanRemedies say what to do about limits that this Podman cannot set, and about
 // what its configuration or the image adds to every container.
 var podmanRemedies = map[string]string{
+	"nosuid-mounts": "crun 1.8, Debian 12's, loses this on writable mounts: use runc or a newer crun, or name a workspace_dir on a file system that is mounted with nosuid and nodev",
+	"nodev-mounts":  "crun 1.8, Debian 12's, loses this on writable mounts: use runc or a newer crun, or name a workspace_dir on a file system that is mounted with nosuid and nodev",
 	"mounts":        "See what adds it: volumes, devices or mounts in containers.conf, a mounts.conf, a hook of the OCI runtime, or a link in the image where something is to be mounted",
 	"memory-limit":  "Delegate the memory controller to the service (Delegate=yes in its unit), or run it rootful",
 	"process-limit": "Delegate the pids controller to the service (Delegate=yes in its unit), or run it rootful",

@@ -9,14 +9,29 @@ import (
 )
 
 // Preflight implements Preflighter: it runs the image's shell in a container of
-// its own.
-func (l *Podman) Preflight(ctx context.Context) (Isolation, error) {
+// its own, with a workspace, since that is mounted by other means than the rest.
+func (l *Podman) Preflight(ctx context.Context) (iso Isolation, err error) {
+	if l.config.Network != "" && l.address == nil && CheckPodmanNetwork(l.config.Network) == nil {
+		if _, err := l.network(ctx); err != nil {
+			return l.isolation(), err
+		}
+	}
+	if _, err := l.install(); err != nil { // makes the directory
+		return l.isolation(), err
+	}
+	dir, err := os.MkdirTemp(l.config.Dir, "preflight-")
+	if err != nil {
+		return l.isolation(), &Error{Kind: ErrRuntime, Op: "make a workspace", Err: err}
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	res, err := l.Run(ctx, LaunchSpec{
 		ID:      fmt.Sprintf("p%d-%d", os.Getpid(), preflights.Add(1)),
 		Agent:   "preflight",
 		Image:   l.config.Image,
 		Command: []string{"/bin/sh", "-c", ":"},
 		Network: NetworkNone,
+
+		Workspace: Workspace{Dir: dir},
 	})
 	if err == nil && res.ExitCode != 0 {
 		err = &Error{Kind: ErrRuntime, Op: "run /bin/sh in a container of " + l.config.Image, Err: errors.New(res.Detail)}

@@ -64,7 +64,7 @@ func TestOnPodmanWeaknesses(t *testing.T) {
 			m := []podman.IDMap{{ContainerID: 0, HostID: 0, Size: mappedIDs}}
 			s.IDMap = &podman.IDMappings{UIDMap: m, GIDMap: m}
 		}},
-		{name: "the user's ids as they are", property: "uid-mapping", cannot: rootful, weak: func(s *podman.Spec) { s.UserNS = podman.Namespace{Mode: "keep-id"} }},
+		{name: "the user's ids as they are", property: "uid-mapping", cannot: rootful, weak: func(s *podman.Spec) { s.UserNS, s.IDMap = podman.Namespace{Mode: "keep-id"}, nil }},
 		{name: "root in the container", property: "unprivileged-user", weak: func(s *podman.Spec) { s.User = "0:0" }},
 		{name: "a supplementary group", property: "supplementary-groups", weak: func(s *podman.Spec) { s.Groups = []string{"4"} }},
 		{name: "host's process namespace", property: "pid-namespace", weak: func(s *podman.Spec) { s.PidNS = host }},

@@ -23,6 +23,8 @@ type SalvageRequest struct {
 	Mirror  string // mirror generation that it borrows from
 	BaseOID string
 	Sink    sandbox.Sink
+	// AcceptWeaker is what the operator had accepted for the kick.
+	AcceptWeaker []string
 }
 
 // salvageWall bounds a salvage; bundling gigabytes takes minutes.
@@ -60,7 +62,8 @@ func Salvage(ctx context.Context, l sandbox.Launcher, req SalvageRequest) (sandb
 			Objects: filepath.Join(req.Mirror, "objects"),
 			Sink:    req.Sink,
 		},
-		Limits: sandbox.Limits{Wall: salvageWall},
+		Limits:       sandbox.Limits{Wall: salvageWall},
+		AcceptWeaker: req.AcceptWeaker,
 	}
 	lost := ""
 	if _, err := os.Stat(spec.Workspace.Objects); req.Mirror == "" || errors.Is(err, fs.ErrNotExist) {

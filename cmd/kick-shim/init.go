@@ -32,8 +32,8 @@ func initProcess() error {
 		leaveNothing()
 	}
 	// What the caller left open. The Go runtime's own descriptors do not exist
-	// yet, since nothing has been polled.
-	if err := unix.CloseRange(3, math.MaxUint32, 0); err != nil {
+	// yet, since nothing has been polled. gVisor takes no more than a signed number.
+	if err := unix.CloseRange(3, math.MaxInt32, 0); err != nil {
 		return failed("descriptors", "close inherited descriptors", err)
 	}
 	in := frame.NewReader(os.Stdin)

@@ -10,6 +10,7 @@ import (
 	"github.com/kickhq/kick/internal/doctor"
 	"github.com/kickhq/kick/internal/escape"
 	"github.com/kickhq/kick/internal/ui"
+	"github.com/kickhq/kick/sandbox"
 )
 
 func newDoctor(g *globals) *cobra.Command {
@@ -29,6 +30,9 @@ something else is wrong.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if o.Image != "" && o.Runtime == "embedded" {
 				return usagef("--image: the embedded runtime takes no image: leave it out, or pass --runtime podman")
+			}
+			if o.OCIRuntime != "" && o.Runtime != "podman" {
+				return usagef("--oci-runtime is Podman's: pass --runtime podman, or leave it out")
 			}
 			o.StateDir = g.stateDir
 			if o.Shim, o.ShimErr = openShim(); o.ShimErr == nil {
@@ -57,6 +61,8 @@ something else is wrong.`,
 	c.Flags().Var(form{&o.Runtime, config.Runtimes}, "runtime", "what isolates the agent: embedded or podman")
 	completeWords(c, "runtime", config.Runtimes...)
 	c.Flags().StringVar(&o.Image, "image", "", "container `image` that the sandbox is tried with")
+	c.Flags().Var(form{&o.OCIRuntime, sandbox.OCIRuntimes}, "oci-runtime", "what the Podman service must start containers with: crun, runc, runsc, krun or kata")
+	completeWords(c, "oci-runtime", sandbox.OCIRuntimes...)
 	addOutput(c, &output, "json")
 	return c
 }

@@ -39,6 +39,8 @@ type (
 		runtime      *Value[string]
 		image        *Value[string]
 		podmanSocket *Value[string]
+		ociRuntime   *Value[string]
+		network      *Value[string]
 		envAllowlist *Value[[]string]
 		networkMode  *Value[sandbox.NetworkMode]
 		timeout      *Value[time.Duration]
@@ -126,6 +128,10 @@ var sandboxFields = []field[sandboxBlock]{
 		object{"type": "string"}, func(d *decoder, p place, b *sandboxBlock) { setUnlessZero(d, p, &b.image, readWord) }},
 	{"podman_socket", "The Podman service's socket, as unix:///path. Default: CONTAINER_HOST, else the user's own service, or the system's as root.",
 		object{"type": "string"}, func(d *decoder, p place, b *sandboxBlock) { setUnlessZero(d, p, &b.podmanSocket, readWord) }},
+	{"podman_oci_runtime", "The program that the Podman service must start containers with; it is the service's setting (runtime in containers.conf), and a kick on a service with another one does not start. runsc, krun and kata have a kernel of their own, into which nothing outside can look: they need the weakness guest-kernel accepted. Default: crun or runc, whichever the service has.",
+		enumSchema(sandbox.OCIRuntimes), func(d *decoder, p place, b *sandboxBlock) { setUnlessZero(d, p, &b.ociRuntime, readOCIRuntime) }},
+	{"podman_network", "A network of the Podman service that was made for such agents, by name, which the agent is in besides what network_mode gives. Whoever names one accepts that the agent reaches what is in it, past the egress gateway. Never host or bridge. Default: none.",
+		object{"type": "string"}, func(d *decoder, p place, b *sandboxBlock) { setUnlessZero(d, p, &b.network, readPodmanNetwork) }},
 	{"env_allowlist", "Names of environment variables that are taken from the host. A credential's name is refused, and so is a credential's value when the kick starts. The agent's list replaces the global one. Default: none.",
 		object{"type": "array", "items": object{"type": "string", "pattern": envName.String()}, "uniqueItems": true},
 		func(d *decoder, p place, b *sandboxBlock) { set(d, p, &b.envAllowlist, readAllowlist) }},
@@ -281,6 +287,19 @@ func readNetworkMode(d *decoder, p place) (sandbox.NetworkMode, bool) {
 	const why = "a sandbox never has a network of its own: use restricted, whose one way out is the egress gateway, or none"
 	v, ok := oneOf(d, p, networkModes, map[string]string{"bridge": why, "host": why})
 	return sandbox.NetworkMode(v), ok
+}
+
+func readOCIRuntime(d *decoder, p place) (string, bool) {
+	return oneOf(d, p, sandbox.OCIRuntimes, nil)
+}
+
+func readPodmanNetwork(d *decoder, p place) (string, bool) {
+	v, ok := d.text(p, "the name of a network")
+	if err := sandbox.CheckPodmanNetwork(v); ok && err != nil {
+		d.problem(p, err.Error(), "name a network that was made for agents (podman network create --internal NAME), or remove the key")
+		return "", false
+	}
+	return v, ok
 }
 
 var publishValues = []string{PublishPR, PublishBranch, PublishNone}

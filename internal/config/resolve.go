@@ -19,27 +19,28 @@ const fromDefault = "default"
 // Resolved is everything that holds for one agent: its own setting, else the
 // global one, else the default, each with its source.
 type Resolved struct {
-	Name         string
-	Enabled      Value[bool] // both gates
-	Runtime      Value[string]
-	Image        Value[string] // empty when the runtime uses none
-	PodmanSocket Value[string]
-	EnvAllowlist Value[[]string]
-	NetworkMode  Value[sandbox.NetworkMode]
-	Timeout      Value[time.Duration]
-	WorkspaceDir Value[string]  // empty: the state directory
-	CPUs         Value[float64] // 0: not limited
-	Memory       Value[int64]
-	Processes    Value[int]
-	Disk         Value[int64]
-	Output       Value[int64]
-	Kind         Value[string] // empty when the agent has a command of its own
-	Command      Value[[]string]
-	Repo         Value[string] // empty: the current checkout
-	Base         Value[string] // empty: the repository's default branch
-	Policy       Value[string] // path of the policy file; empty: built in
-	Publish      Value[string] // empty: pr where the forge has pull requests, else branch
-	Model        Value[string] // that the kind is to use; empty: see agents.Kind.Model
+	Name    string
+	Enabled Value[bool] // both gates
+	Runtime Value[string]
+	Image   Value[string] // empty when the runtime uses none
+	// What an operator chooses of Podman; empty: the launcher's own.
+	PodmanSocket, PodmanOCIRuntime, PodmanNetwork Value[string]
+	EnvAllowlist                                  Value[[]string]
+	NetworkMode                                   Value[sandbox.NetworkMode]
+	Timeout                                       Value[time.Duration]
+	WorkspaceDir                                  Value[string]  // empty: the state directory
+	CPUs                                          Value[float64] // 0: not limited
+	Memory                                        Value[int64]
+	Processes                                     Value[int]
+	Disk                                          Value[int64]
+	Output                                        Value[int64]
+	Kind                                          Value[string] // empty when the agent has a command of its own
+	Command                                       Value[[]string]
+	Repo                                          Value[string] // empty: the current checkout
+	Base                                          Value[string] // empty: the repository's default branch
+	Policy                                        Value[string] // path of the policy file; empty: built in
+	Publish                                       Value[string] // empty: pr where the forge has pull requests, else branch
+	Model                                         Value[string] // that the kind is to use; empty: see agents.Kind.Model
 	// Variables are the explicit environment. Env adds what comes from the host,
 	// and a kind has variables of its own below these.
 	Variables map[string]Value[string]
@@ -55,26 +56,28 @@ func (c *Config) Agent(name string) (Resolved, error) {
 	a := c.agents[i]
 	own, all, def := a.sandbox, c.global, sandbox.DefaultLimits()
 	r := Resolved{
-		Name:         name,
-		Enabled:      c.gates(a),
-		Runtime:      first(own.runtime, all.runtime, Runtimes[0]),
-		Image:        first(own.image, all.image, ""),
-		PodmanSocket: first(own.podmanSocket, all.podmanSocket, ""),
-		EnvAllowlist: first(own.envAllowlist, all.envAllowlist, []string{}),
-		NetworkMode:  first(own.networkMode, all.networkMode, sandbox.NetworkRestricted),
-		Timeout:      first(own.timeout, all.timeout, def.Wall),
-		WorkspaceDir: first(own.workspaceDir, all.workspaceDir, ""),
-		CPUs:         first(own.limits.cpus, all.limits.cpus, def.CPUs),
-		Memory:       first(own.limits.memory, all.limits.memory, def.Memory),
-		Processes:    first(own.limits.processes, all.limits.processes, def.Processes),
-		Disk:         first(own.limits.disk, all.limits.disk, def.Disk),
-		Output:       first(own.limits.output, all.limits.output, def.Output),
-		Model:        first(a.model, nil, ""),
-		Repo:         first(a.repo, nil, ""),
-		Base:         first(a.base, nil, ""),
-		Policy:       first(own.policy, all.policy, ""),
-		Publish:      first(a.publish, nil, ""),
-		Variables:    map[string]Value[string]{},
+		Name:             name,
+		Enabled:          c.gates(a),
+		Runtime:          first(own.runtime, all.runtime, Runtimes[0]),
+		Image:            first(own.image, all.image, ""),
+		PodmanSocket:     first(own.podmanSocket, all.podmanSocket, ""),
+		PodmanOCIRuntime: first(own.ociRuntime, all.ociRuntime, ""),
+		PodmanNetwork:    first(own.network, all.network, ""),
+		EnvAllowlist:     first(own.envAllowlist, all.envAllowlist, []string{}),
+		NetworkMode:      first(own.networkMode, all.networkMode, sandbox.NetworkRestricted),
+		Timeout:          first(own.timeout, all.timeout, def.Wall),
+		WorkspaceDir:     first(own.workspaceDir, all.workspaceDir, ""),
+		CPUs:             first(own.limits.cpus, all.limits.cpus, def.CPUs),
+		Memory:           first(own.limits.memory, all.limits.memory, def.Memory),
+		Processes:        first(own.limits.processes, all.limits.processes, def.Processes),
+		Disk:             first(own.limits.disk, all.limits.disk, def.Disk),
+		Output:           first(own.limits.output, all.limits.output, def.Output),
+		Model:            first(a.model, nil, ""),
+		Repo:             first(a.repo, nil, ""),
+		Base:             first(a.base, nil, ""),
+		Policy:           first(own.policy, all.policy, ""),
+		Publish:          first(a.publish, nil, ""),
+		Variables:        map[string]Value[string]{},
 	}
 	if r.Image.Value != "" && !usesImage(r.Runtime.Value) {
 		r.Image = Value[string]{Source: r.Image.Source + ", not used by runtime " + r.Runtime.Value}

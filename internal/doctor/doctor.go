@@ -38,6 +38,8 @@ type Options struct {
 	ShimErr  error
 	Runtime  string // "embedded" or "podman"
 	Image    string // of the sandbox that Podman is tried with
+	// OCIRuntime is what Podman is to start it with; empty: its own choice.
+	OCIRuntime string
 }
 
 // Run runs all checks.

@@ -93,22 +93,14 @@ func podmanGroups(info podman.Info) Check {
 
 func podmanIDs(info podman.Info) Check {
 	c := Check{Name: "podman user ids"}
-	least := count(info.Host.IDMappings.UIDMap)
-	least = min(least, count(info.Host.IDMappings.GIDMap))
+	least := podman.CountIDs(info.Host.IDMappings.UIDMap)
+	least = min(least, podman.CountIDs(info.Host.IDMappings.GIDMap))
 	c.Found = fmt.Sprintf("%d", least)
 	// Images and the agent's own id need those below 65536.
 	if c.OK = least > 65535; !c.OK {
 		c.Remedy = "Give this user ranges in /etc/subuid and /etc/subgid: usermod --add-subuids 165536-231071 --add-subgids 165536-231071 USER, and then podman system migrate. newuidmap must be installed (Debian: uidmap)."
 	}
 	return c
-}
-
-func count(maps []podman.IDMap) int {
-	n := 0
-	for _, m := range maps {
-		n += m.Size
-	}
-	return n
 }
 
 // podmanSandbox proves the properties of a container on a live one.
@@ -133,6 +125,7 @@ func podmanSandbox(ctx context.Context, o Options) []Check {
 	if err != nil {
 		return []Check{notProved(name, err)}
 	}
+	l = l.With(sandbox.PodmanChoice{OCIRuntime: o.OCIRuntime})
 	checks := proved(ctx, name, l)
 	if err := l.Close(); err != nil {
 		checks = append(checks, notProved(name, err))

@@ -175,6 +175,15 @@ type Info struct {
 	} `json:"version"`
 }
 
+// CountIDs counts the ids of a mapping.
+func CountIDs(maps []IDMap) int {
+	n := 0
+	for _, m := range maps {
+		n += m.Size
+	}
+	return n
+}
+
 // Info asks the service about its host. It is slow: Podman asks its runtimes in
 // turn.
 func (c *Client) Info(ctx context.Context) (Info, error) {
@@ -195,6 +204,19 @@ type Image struct {
 func (c *Client) Image(ctx context.Context, name string) (Image, error) {
 	var i Image
 	return i, c.call(ctx, http.MethodGet, apiRoot+"/images/"+url.PathEscape(name)+"/json", nil, nil, &i)
+}
+
+// Network is a network of the service.
+type Network struct {
+	Name     string `json:"name"`
+	Driver   string `json:"driver"`
+	Internal bool   `json:"internal"` // without a way out
+}
+
+// Network looks a network up by its name.
+func (c *Client) Network(ctx context.Context, name string) (Network, error) {
+	var n Network
+	return n, c.call(ctx, http.MethodGet, apiRoot+"/networks/"+url.PathEscape(name)+"/json", nil, nil, &n)
 }
 
 // Created is a new container.

@@ -29,13 +29,16 @@ type Spec struct {
 	WorkDir     string            `json:"work_dir"`
 	Umask       string            `json:"umask"`
 
-	PidNS    Namespace   `json:"pidns"`
-	UtsNS    Namespace   `json:"utsns"`
-	IpcNS    Namespace   `json:"ipcns"`
-	NetNS    Namespace   `json:"netns"`
-	CgroupNS Namespace   `json:"cgroupns"`
-	UserNS   Namespace   `json:"userns"`
-	IDMap    *IDMappings `json:"idmappings,omitempty"`
+	PidNS    Namespace `json:"pidns"`
+	UtsNS    Namespace `json:"utsns"`
+	IpcNS    Namespace `json:"ipcns"`
+	NetNS    Namespace `json:"netns"`
+	CgroupNS Namespace `json:"cgroupns"`
+	UserNS   Namespace `json:"userns"`
+	// Networks are those that a NetNS of mode bridge is in, with nothing asked
+	// of them.
+	Networks map[string]struct{} `json:"networks,omitempty"`
+	IDMap    *IDMappings         `json:"idmappings,omitempty"`
 
 	User            string   `json:"user"`
 	Groups          []string `json:"groups"`

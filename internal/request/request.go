@@ -48,6 +48,7 @@ type Options struct {
 	CPUs                    float64
 	ProgramDirs             []string
 	Image                   string
+	OCIRuntime              string
 	AcceptWeaker            []string
 	GitHubAppID             string
 	GitHubAppKey, GitHubAPI string
@@ -287,7 +288,11 @@ func apply(req *manager.Request, o *Options, r config.Resolved) error {
 	req.Limits = r.Limits()
 	req.WorkspaceDir = r.WorkspaceDir.Value
 	fill(&o.Image, r.Image.Value)
-	req.PodmanSocket = r.PodmanSocket.Value
+	fill(&o.OCIRuntime, r.PodmanOCIRuntime.Value)
+	req.Podman.Socket, req.Podman.Network = r.PodmanSocket.Value, r.PodmanNetwork.Value
+	if req.Podman.Network != "" && o.Network == string(sandbox.NetworkNone) {
+		return fmt.Errorf("the network mode is none, and %s gives the agent the network %s: remove one of the two", r.PodmanNetwork.Source, req.Podman.Network)
+	}
 	env, err := r.Env(os.LookupEnv)
 	req.Env = env
 	return err
@@ -295,7 +300,12 @@ func apply(req *manager.Request, o *Options, r config.Resolved) error {
 
 // Weaknesses are the names that Options.AcceptWeaker may hold.
 func Weaknesses() []string {
-	names := slices.Clone(sandbox.EmbeddedProperties) // those of Podman are among them
+	names := slices.Clone(sandbox.EmbeddedProperties) // those of Podman's containers are among them
+	for _, p := range sandbox.GuestProperties {
+		if !slices.Contains(names, p) {
+			names = append(names, p)
+		}
+	}
 	for _, h := range gitversion.Holes {
 		names = append(names, h.Name())
 	}
@@ -333,6 +343,13 @@ func settings(req *manager.Request, o Options) error {
 		return fmt.Errorf("--runtime %s runs agents in an image, and there is none: pass --image, or set image in kick.yaml (`kick image build` makes one)", req.Runtime)
 	case req.Image != "" && len(req.ProgramDirs) > 0:
 		return errors.New("--program-dir is for the embedded runtime: in an image, its own programs run")
+	}
+	switch req.Podman.OCIRuntime = o.OCIRuntime; {
+	case o.OCIRuntime == "":
+	case req.Runtime != "podman" && o.Set("oci-runtime"):
+		return errors.New("--oci-runtime is Podman's: pass --runtime podman, or leave it out")
+	case !slices.Contains(sandbox.OCIRuntimes, o.OCIRuntime):
+		return fmt.Errorf("--oci-runtime %s: want one of %s", o.OCIRuntime, strings.Join(sandbox.OCIRuntimes, ", "))
 	}
 	switch req.Network = sandbox.NetworkMode(o.Network); req.Network {
 	case "":

@@ -28,10 +28,20 @@ func TestBuildRefuses(t *testing.T) {
 		change func(*Options)
 		want   string // in the error
 	}{
-		"no command":                  {func(o *Options) { o.Command = nil }, "kick run -- "},
-		"agent name":                  {func(o *Options) { o.Agent = "Bad Name" }, "branch name"},
-		"agent name that dots":        {func(o *Options) { o.Agent = "a..b" }, "branch name"},
-		"runtime":                     {func(o *Options) { o.Runtime = "docker" }, "embedded"},
+		"no command":           {func(o *Options) { o.Command = nil }, "kick run -- "},
+		"agent name":           {func(o *Options) { o.Agent = "Bad Name" }, "branch name"},
+		"agent name that dots": {func(o *Options) { o.Agent = "a..b" }, "branch name"},
+		"runtime":              {func(o *Options) { o.Runtime = "docker" }, "embedded"},
+		"OCI runtime of no Podman": {func(o *Options) {
+			o.OCIRuntime, o.Set = "crun", func(f string) bool { return f == "oci-runtime" }
+		}, "--runtime podman"},
+		"OCI runtime": {func(o *Options) { o.Runtime, o.Image, o.OCIRuntime = "podman", "x", "lxc" }, "crun, runc, runsc, krun, kata"},
+		"a network in mode none": {func(o *Options) {
+			o.ConfigPath, o.Agent = filepath.Join(dir, "n.yaml"), "scanner"
+			if err := os.WriteFile(o.ConfigPath, []byte("agent_sandbox: {enabled: true, network_mode: none, podman_network: kick-db}\nagents:\n  scanner: {sandbox: {enabled: true}}\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}, "podman_network gives the agent the network kick-db"},
 		"network":                     {func(o *Options) { o.Network = "host" }, "restricted or none"},
 		"timeout":                     {func(o *Options) { o.Timeout = -time.Second }, "45m"},
 		"memory":                      {func(o *Options) { o.Memory = "4" }, "--memory"},
