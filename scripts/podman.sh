@@ -5,7 +5,7 @@
 #   podman.sh [TEST FLAGS...]    e.g. -count=20, -v
 #   podman.sh bench              measures instead, and writes the section "Podman"
 #                                of docs/benchmarks.md
-# KICK_TEST_PODMAN_ONLY is a pattern of services, as in "rootless-5".
+# KICK_TEST_PODMAN_ONLY is a pattern of services, as in "rootless-5" or "crun".
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -108,7 +108,7 @@ fi
 export KICK_TEST_PODMAN="${started[*]}" KICK_TEST_IMAGE=$id
 
 # A real agent in a container, on the first service: loading its image takes longest.
-if [ "${KICK_SKIP_REAL_AGENTS:-}" != 1 ]; then
+if [ "${KICK_SKIP_REAL_AGENTS:-}" != 1 ] && [ ${#started[@]} -gt 0 ]; then
   codex=$cache/kick-codex.tar
   bin/kick image build --agent codex --name localhost/kick-codex:latest --out "$codex" -o json >/dev/null
   hack/podman.sh exec "${started[0]}" podman --remote load --quiet <"$codex" >/dev/null
@@ -121,6 +121,7 @@ if [ -d "$services/crun" ]; then
     ${GO:-go} test -count=1 -timeout 60m -run '^TestPodman$' "$@" ./sandbox
 fi
 
+[ ${#started[@]} -gt 0 ] || exit 0 # crun alone was asked for
 # One package at a time: a test stops a service, and whoever uses its storage waits.
 ${GO:-go} test -count=1 -p 1 -timeout 60m -run '^TestPodman' "$@" ./internal/image ./sandbox ./acceptance
 
