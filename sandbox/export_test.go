@@ -38,3 +38,15 @@ func PodmanTestConfig() PodmanConfig {
 		Image: os.Getenv(podmantest.ImageEnv),
 	}
 }
+
+// ClaimOwner is how this process names itself in labels.
+func ClaimOwner(t testing.TB) string {
+	owner, err := claimOwner()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return owner
+}
+
+// No test waits for two minutes for what never comes.
+func init() { deleteTimeout = 20 * time.Second }

@@ -61,11 +61,12 @@ const (
 	// gapTimeout is how long a supervisor may be away before the shim runs: the
 	// gateway itself waits for 15 s, and answers that it is unavailable.
 	gapTimeout = time.Minute
-	// deleteTimeout: a gateway takes some 5 s, and more under load.
-	deleteTimeout = 2 * time.Minute
 	// logLines is how much of a sandbox's log is read at the end.
 	logLines = 2000
 )
+
+// deleteTimeout: a gateway takes some 5 s, and more under load.
+var deleteTimeout = 2 * time.Minute // tests of one that never does it wait less
 
 // NewOpenShell returns a launcher that is good for any number of runs. It does not
 // ask the gateway anything yet.

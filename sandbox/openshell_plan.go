@@ -59,6 +59,9 @@ func newOpenShellPlan(spec LaunchSpec, mode frame.Mode, ready time.Duration) (*o
 	p.config.Sent = spec.Workspace.Dir != ""
 	p.config.Objects = shimDir(spec.ID) + "/objects"
 	p.config.Pause = true
+	if spec.Egress.Policy != "" {
+		p.config.Inherit = gatewayVariables
+	}
 	lifetime := ready + gapTimeout + startTimeout + checkoutTimeout + p.limits.Wall + 2*wallGrace + collectTimeout + time.Minute
 	p.create = openshellapi.CreateRequest{
 		Name:   spec.ID,
@@ -127,7 +130,14 @@ func openShellPolicy(spec LaunchSpec) (*openshellapi.Policy, error) {
 // configs are what the shim is told: how to lock itself down, then the rest.
 func (p *openShellPlan) configs() ([]frame.Config, error) {
 	raw, err := json.Marshal(p.jail)
-	return []frame.Config{{Mode: p.config.Mode, Jail: raw}, p.config}, err
+	return []frame.Config{{Mode: p.config.Mode, Jail: raw, Inherit: p.config.Inherit}, p.config}, err
+}
+
+// gatewayVariables are what OpenShell's supervisor gives to commands, to find its
+// proxy and to trust it. They hold whatever the specification says.
+var gatewayVariables = []string{
+	"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy",
+	"NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO",
 }
 
 // OpenShellProperties are the names of what the OpenShell launcher finds of every

@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -29,6 +30,7 @@ import (
 func guest() error {
 	runtime.LockOSThread() // whose death is what the child is told
 	pid, err := syscall.ForkExec("/proc/self/exe", []string{"kick-shim", "guest-init"}, &syscall.ProcAttr{
+		Env:   os.Environ(), // some of which is passed on, see inherited
 		Files: []uintptr{0, 1, 2},
 		Sys:   &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGTERM},
 	})
@@ -74,8 +76,28 @@ func guestInit() error {
 	if err := lockDown(j); err != nil {
 		return err
 	}
-	err = unix.Exec("/proc/self/exe", []string{"kick-shim", "init"}, nil)
+	err = unix.Exec("/proc/self/exe", []string{"kick-shim", "init"}, inherited(cfg))
 	return fmt.Errorf("execute the next stage: %w", err)
+}
+
+// inherited are the variables that cfg names, as this process has them.
+func inherited(cfg frame.Config) (env []string) {
+	for _, name := range cfg.Inherit {
+		if v, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+v)
+		}
+	}
+	return env
+}
+
+// withInherited is env with the variables that are inherited instead of its own.
+func withInherited(cfg frame.Config) []string {
+	own := slices.DeleteFunc(slices.Clone(cfg.Env), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		_, ok := os.LookupEnv(name)
+		return ok && slices.Contains(cfg.Inherit, name)
+	})
+	return append(own, inherited(cfg)...)
 }
 
 // leaveNothing makes this process end all that it has started when guest dies.

@@ -41,6 +41,7 @@ func initProcess() error {
 	if err != nil {
 		return fmt.Errorf("read the configuration: %w", err)
 	}
+	cfg.Env = withInherited(cfg)
 	w := frame.NewWriter(os.Stdout)
 	if err := w.WriteJSON(frame.Ready, frame.Readiness{Probes: probe(cfg)}); err != nil {
 		return err

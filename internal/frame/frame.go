@@ -72,7 +72,10 @@ const (
 type Config struct {
 	Mode    Mode     `json:"mode"`
 	Command []string `json:"command,omitempty"`
-	Env     []string `json:"env,omitempty"` // "K=V", the command's whole environment
+	Env     []string `json:"env,omitempty"` // "K=V", the command's whole environment but for Inherit
+	// Inherit are the names of variables that the command gets as the shim has them,
+	// where a gateway has put the way out into them.
+	Inherit []string `json:"inherit,omitempty"`
 	// Files are written before the command starts, by their absolute paths.
 	Files        map[string]string `json:"files,omitempty"`
 	WorkDir      string            `json:"workDir"`

@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -166,15 +167,20 @@ func (p *Policy) Difference(got *Policy) string {
 // differ compares two sets of texts.
 func differ(want, got []string) string {
 	want, got = slices.Sorted(slices.Values(want)), slices.Sorted(slices.Values(got))
-	for _, w := range want {
-		if !slices.Contains(got, w) {
-			return "lacks " + w
+	var words []string
+	for _, c := range []struct {
+		verb    string
+		of, not []string
+	}{{"lacks ", want, got}, {"has ", got, want}} {
+		for _, s := range c.of {
+			if !slices.Contains(c.not, s) {
+				words = append(words, c.verb+s) // one of each says enough
+				break
+			}
 		}
 	}
-	for _, g := range got {
-		if !slices.Contains(want, g) {
-			return "has " + g
-		}
+	if len(words) > 0 {
+		return strings.Join(words, ", and ")
 	}
 	if len(want) != len(got) {
 		return fmt.Sprintf("%d, want %d", len(got), len(want))

@@ -7,8 +7,9 @@ import (
 	"github.com/kickhq/kick/internal/lazyregexp"
 )
 
-// The versions that the conformance gateway's behaviour was taken from are 0.1.0
-// to 0.1.10; patch releases of 0.1 promise to change nothing but by addition.
+// Tested are the versions that are spoken with. The conformance gateway's behaviour
+// was taken from 0.1.0 to 0.1.10; patch releases of 0.1 promise to change nothing
+// but by addition.
 const Tested = "0.1.x"
 
 var versionForm = lazyregexp.New(`^v?(\d{1,6})\.(\d{1,6})\.(\d{1,6})([-+][0-9A-Za-z.+-]{1,64})?$`)

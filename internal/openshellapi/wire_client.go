@@ -135,7 +135,7 @@ func failure(op string, err error) error {
 func (c *client) Health(ctx context.Context) (string, error) {
 	a, err := ask(ctx, "ask the gateway for its version", c.rpc.Health, &wire.HealthRequest{})
 	if CodeOf(err) == CodeUnimplemented {
-		return "", fmt.Errorf("%w: the gateway does not have OpenShell's interface of %s: it may be of a later generation, which has another name", err, Tested)
+		err = &Error{Op: "ask the gateway for its version", Code: CodeUnimplemented, Text: "it does not have the interface of " + Tested + ": it may be of a later generation, which has another name"}
 	}
 	if err == nil && a.GetStatus() == wire.ServiceStatus_SERVICE_STATUS_UNHEALTHY {
 		err = &Error{Op: "ask the gateway for its health", Code: CodeUnavailable, Text: "it says that it is unhealthy"}

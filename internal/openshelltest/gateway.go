@@ -140,7 +140,7 @@ func Start(t testing.TB, o Options) *Gateway {
 	go func() { served <- s.Serve(l) }()
 	t.Cleanup(func() {
 		s.Stop()
-		if err := <-served; err != nil {
+		if err := <-served; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			t.Errorf("serve: %v", err)
 		}
 		g.endAll()
@@ -157,7 +157,7 @@ var programs = sync.OnceValues(func() (built [2][]byte, err error) {
 	if err != nil {
 		return built, err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	for i, pkg := range []string{"internal/openshelltest/supervisor", "cmd/kick-shim"} {
 		p := filepath.Join(dir, "program")
 		cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", p, "github.com/kickhq/kick/"+pkg)

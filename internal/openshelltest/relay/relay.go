@@ -23,8 +23,9 @@ const (
 	EOF   frame.Type = 'e' // empty: the end of stdin
 )
 
-// Frames from the supervisor, beside frame.Stdout, frame.Stderr and frame.Exit.
-const Reached frame.Type = 'n' // Reach as JSON, on the main connection
+// Reached, with a Reach as JSON on the main connection, is the supervisor's frame
+// beside frame.Stdout, frame.Stderr and frame.Exit.
+const Reached frame.Type = 'n'
 
 // Request is what to run.
 type Request struct {

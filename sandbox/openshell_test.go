@@ -1,0 +1,395 @@
+package sandbox_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kickhq/kick/egress"
+	"github.com/kickhq/kick/internal/openshellapi"
+	"github.com/kickhq/kick/internal/openshellapi/wire"
+	"github.com/kickhq/kick/internal/openshelltest"
+	"github.com/kickhq/kick/policy"
+	"github.com/kickhq/kick/sandbox"
+)
+
+// openShellRan is a run on a gateway, with what it said.
+type openShellRan struct {
+	sandbox.Result
+	err    error
+	stdout string
+	logs   []sandbox.RuntimeLog
+	g      *openshelltest.Gateway
+}
+
+// onOpenShell runs a script in a sandbox of a gateway of its own. change may be nil.
+func onOpenShell(t *testing.T, o openshelltest.Options, script string, change func(*sandbox.OpenShellConfig, *sandbox.LaunchSpec)) openShellRan {
+	t.Helper()
+	g := openshelltest.Start(t, o)
+	ran := openShellRan{g: g}
+	c := openShellConfig(g)
+	var out bytes.Buffer
+	spec := sandbox.LaunchSpec{
+		ID: "h" + random(), Agent: "hostile", Image: openshelltest.Image, Command: []string{"sh", "-c", script}, Env: map[string]string{"PATH": sandboxPath},
+		Workspace: sandbox.Workspace{Dir: t.TempDir()}, Limits: sandbox.Limits{Wall: time.Minute}, Stdout: &out, Stderr: &out,
+		OnLog: func(l sandbox.RuntimeLog) { ran.logs = append(ran.logs, l) },
+	}
+	if change != nil {
+		change(&c, &spec)
+	}
+	l, err := sandbox.NewOpenShell(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	ran.Result, ran.err = l.Run(ctx, spec)
+	ran.stdout = out.String()
+	if left := g.Sandboxes(); len(left) > 0 && (o.Faults == nil || !o.Faults.Undead) {
+		t.Errorf("left: %q", left)
+	}
+	return ran
+}
+
+// random is a part of a name.
+func random() string { return strings.ToLower(rand.Text()[:8]) }
+
+const sandboxPath = "/usr/local/bin:/usr/bin:/bin"
+
+func openShellConfig(g *openshelltest.Gateway) sandbox.OpenShellConfig {
+	return sandbox.OpenShellConfig{
+		Shim:       func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(sandbox.Shim())), nil },
+		Connection: g.Connection, Image: openshelltest.Image, TelemetryOff: true,
+	}
+}
+
+func (r openShellRan) wantError(t *testing.T, kind error, words ...string) {
+	t.Helper()
+	if !errors.Is(r.err, kind) {
+		t.Errorf("error %v, want %v", r.err, kind)
+	}
+	if !r.Started.IsZero() && r.Reason != sandbox.ReasonLost {
+		t.Errorf("the command has run: %+v", r.Result)
+	}
+	for _, w := range words {
+		if r.err == nil || !strings.Contains(r.err.Error(), w) {
+			t.Errorf("error %v, want %q", r.err, w)
+		}
+	}
+}
+
+// A gateway of another generation gets no policy, and no other call than the one
+// for its version.
+func TestOpenShellGenerations(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		o      openshelltest.Options
+		accept string
+		want   string // "" is fine
+	}{
+		"first":          {openshelltest.Options{Version: "0.0.111"}, "0.0.111", "first generation"},
+		"third":          {openshelltest.Options{Faults: &openshelltest.Faults{Renamed: true}}, "", "later generation"},
+		"next":           {openshelltest.Options{Version: "0.2.0"}, "", "openshell_accept_version"},
+		"next, accepted": {openshelltest.Options{Version: "0.2.0"}, "0.2.0", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := onOpenShell(t, tt.o, "echo ran", func(c *sandbox.OpenShellConfig, _ *sandbox.LaunchSpec) { c.Connection.AcceptVersion = tt.accept })
+			if tt.want == "" {
+				if r.err != nil || r.stdout != "ran\n" {
+					t.Errorf("%v, %q", r.err, r.stdout)
+				}
+				return
+			}
+			r.wantError(t, sandbox.ErrRuntime, tt.want)
+			for _, call := range []string{"GetCurrentUser", "CreateSandbox"} {
+				if n := r.g.Calls(call); n > 0 {
+					t.Errorf("%d calls of %s", n, call)
+				}
+			}
+		})
+	}
+}
+
+func TestOpenShellCredential(t *testing.T) {
+	t.Parallel()
+	bad := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(bad, []byte("wrong"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o := openshelltest.Options{Tokens: map[string]openshelltest.User{"right": {}, "reader": {Scopes: []string{"sandbox:read", "config:read"}}}}
+	r := onOpenShell(t, o, "echo ran", func(c *sandbox.OpenShellConfig, _ *sandbox.LaunchSpec) { c.Connection.Token = bad })
+	r.wantError(t, sandbox.ErrRuntime, "unauthenticated", "openshell_token")
+	reader := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(reader, []byte(`{"access_token":"reader"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r = onOpenShell(t, o, "echo ran", func(c *sandbox.OpenShellConfig, _ *sandbox.LaunchSpec) { c.Connection.Token = reader })
+	r.wantError(t, sandbox.ErrRuntime, "permission denied", "sandbox:write")
+}
+
+// A gateway that does not hold what it was asked for runs nothing.
+func TestOpenShellPolicyReadBack(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		change func(*wire.GetSandboxConfigResponse)
+		want   string
+	}{
+		"dropped enforcement": {func(r *wire.GetSandboxConfigResponse) {
+			r.Policy.NetworkPolicies["kick"].Endpoints[0].Enforcement = wire.NetworkEnforcementMode_NETWORK_ENFORCEMENT_MODE_AUDIT
+		}, "enforcement=audit"},
+		"the gateway's own": {func(r *wire.GetSandboxConfigResponse) { r.PolicySource = wire.PolicySource_POLICY_SOURCE_GLOBAL }, "of the whole gateway"},
+		"nothing":           {func(r *wire.GetSandboxConfigResponse) { r.Policy = nil }, "there is no policy"},
+		"more": {func(r *wire.GetSandboxConfigResponse) {
+			r.Policy.NetworkPolicies["x"] = &wire.NetworkPolicyRule{Endpoints: []*wire.NetworkEndpoint{{Host: "evil.test\x1b[2J"}}}
+		}, "network rules: has x"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := &openshelltest.Faults{Config: tt.change}
+			r := onOpenShell(t, openshelltest.Options{Faults: f}, "echo ran", func(_ *sandbox.OpenShellConfig, s *sandbox.LaunchSpec) { s.Egress.Policy = readPolicy(t) })
+			r.wantError(t, sandbox.ErrIsolation, tt.want)
+			if n := r.g.Calls("ExecSandboxInteractive"); n > 0 {
+				t.Errorf("%d commands were run", n)
+			}
+		})
+	}
+}
+
+// readPolicy is a policy that lets curl read example.com.
+func readPolicy(t *testing.T) string {
+	t.Helper()
+	e := policy.Egress{Hosts: []policy.Host{{Host: "example.com", Terminate: true}}}
+	p, err := e.OpenShell([]string{"/usr/bin/curl"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := p.YAML()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// What a gateway does wrong ends in the right reason, with nothing left, or does
+// not matter.
+func TestOpenShellFaults(t *testing.T) {
+	t.Parallel()
+	seconds := func(n int) func(*sandbox.OpenShellConfig, *sandbox.LaunchSpec) {
+		return func(c *sandbox.OpenShellConfig, _ *sandbox.LaunchSpec) {
+			c.ReadyWithin = time.Duration(n) * time.Second
+		}
+	}
+	run := func(name string, f *openshelltest.Faults, script string, change func(*sandbox.OpenShellConfig, *sandbox.LaunchSpec), check func(*testing.T, openShellRan)) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			check(t, onOpenShell(t, openshelltest.Options{Faults: f}, script, change))
+		})
+	}
+	fine := func(t *testing.T, r openShellRan) {
+		t.Helper()
+		if r.err != nil || r.Reason != sandbox.ReasonExited || r.ExitCode != 7 || !strings.Contains(r.stdout, "ran\n") {
+			t.Errorf("%v, %+v, %q", r.err, r.Result, r.stdout)
+		}
+	}
+	const script = "echo ran; exit 7"
+
+	run("never ready", &openshelltest.Faults{NotReady: "SupervisorNotConnected"}, script, seconds(1), func(t *testing.T, r openShellRan) {
+		r.wantError(t, sandbox.ErrRuntime, "not ready within 1s", "SupervisorNotConnected", "callback address")
+	})
+	run("fails", &openshelltest.Faults{Fails: "ImagePullBackOff"}, script, nil, func(t *testing.T, r openShellRan) {
+		r.wantError(t, sandbox.ErrRuntime, "ImagePullBackOff", "nodes may pull it")
+		if strings.Contains(r.err.Error(), "\x1b") {
+			t.Errorf("the gateway's escape sequence is in the error: %q", r.err)
+		}
+	})
+	run("ready too early", &openshelltest.Faults{ReadyEarly: true}, script, nil, fine)
+	gaps := &openshelltest.Faults{}
+	gaps.Gaps.Store(3)
+	run("gaps before the shim runs", gaps, script, nil, fine)
+	run("watches that break", &openshelltest.Faults{WatchEnds: 1}, script, nil, fine)
+	run("a stream that breaks", &openshelltest.Faults{ExecEnds: 30_000}, "echo ran; head -c 1000000 /dev/zero; sleep 100", nil, func(t *testing.T, r openShellRan) {
+		r.wantError(t, sandbox.ErrRuntime, "without an exit")
+		if r.Reason != sandbox.ReasonLost || r.ExitCode != -1 {
+			t.Errorf("%+v", r.Result)
+		}
+	})
+	run("a stream that breaks before the start", &openshelltest.Faults{ExecEnds: 7}, script, nil, func(t *testing.T, r openShellRan) {
+		r.wantError(t, sandbox.ErrRuntime)
+		if r.Reason != sandbox.ReasonStartFailed {
+			t.Errorf("%+v", r.Result)
+		}
+	})
+	run("a lie about success", &openshelltest.Faults{ExecExit: new(int32(0))}, script, nil, fine)
+	run("a lie about failure", &openshelltest.Faults{ExecExit: new(int32(1))}, script, nil, func(t *testing.T, r openShellRan) {
+		r.wantError(t, sandbox.ErrRuntime, "put the shim into the sandbox", "exit code 1")
+	})
+	run("more after the exit", &openshelltest.Faults{AfterExit: true}, script, nil, fine)
+	run("a flood of logs", &openshelltest.Faults{LogLines: 200_000}, script, nil, func(t *testing.T, r openShellRan) {
+		fine(t, r)
+		if len(r.logs) != 1 || !strings.Contains(r.logs[0].Message, "could not be read") {
+			t.Errorf("%d lines, %+v", len(r.logs), r.logs[:min(1, len(r.logs))])
+		}
+	})
+	run("more logs than asked for", &openshelltest.Faults{LogLines: 10_000}, script, nil, func(t *testing.T, r openShellRan) {
+		fine(t, r)
+		if len(r.logs) != 2000 {
+			t.Errorf("%d lines", len(r.logs))
+		}
+	})
+	deaf := &openshelltest.Faults{}
+	deaf.Deaf.Store(new("GetSandboxLogs"))
+	run("an answer that never comes", deaf, script, nil, fine)
+	run("a sandbox that stays", &openshelltest.Faults{Undead: true}, script, nil, func(t *testing.T, r openShellRan) {
+		if r.Reason != sandbox.ReasonExited || r.ExitCode != 7 || r.err == nil || !strings.Contains(r.err.Error(), "kick gc") {
+			t.Errorf("%v, %+v", r.err, r.Result)
+		}
+	})
+}
+
+// A cancel ends the waiting for a sandbox, and leaves none.
+func TestOpenShellCancelWhileStarting(t *testing.T) {
+	t.Parallel()
+	g := openshelltest.Start(t, openshelltest.Options{Faults: &openshelltest.Faults{NotReady: "ContainerStarting"}})
+	l, err := sandbox.NewOpenShell(openShellConfig(g))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		for g.Calls("WatchSandbox") == 0 {
+			time.Sleep(time.Millisecond) // the gateway tells nobody of its calls
+		}
+		cancel()
+	}()
+	res, err := l.Run(ctx, sandbox.LaunchSpec{ID: "c" + random(), Image: openshelltest.Image, Command: []string{"true"}, Env: map[string]string{"PATH": sandboxPath}})
+	if err != nil || res.Reason != sandbox.ReasonCancelled || len(g.Sandboxes()) > 0 {
+		t.Errorf("%v, %+v, left %q", err, res, g.Sandboxes())
+	}
+}
+
+// The reaper deletes what a dead kick of this host has left, and what is past its
+// deadline, and nothing else.
+func TestOpenShellReap(t *testing.T) {
+	t.Parallel()
+	g := openshelltest.Start(t, openshelltest.Options{})
+	c, err := openshellapi.Dial(g.Connection)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	suffix := random()
+	here := sandbox.ClaimOwner(t)
+	later, earlier := time.Now().Add(time.Hour).Format(time.RFC3339), time.Now().Add(-time.Hour).Format(time.RFC3339)
+	for id, s := range map[string]struct{ owner, deadline, label string }{
+		"dead-" + suffix:    {here, later, "dead-" + suffix},
+		"foreign-" + suffix: {"0.1.elsewher", later, "foreign-" + suffix},
+		"old-" + suffix:     {"0.1.elsewher", earlier, "old-" + suffix},
+		"odd-" + suffix:     {here, earlier, "another-" + suffix},
+	} {
+		_, err := c.Create(t.Context(), openshellapi.CreateRequest{Name: id, Image: openshelltest.Image, Command: []string{"sleep", "600"},
+			Labels: map[string]string{"kick.managed": "yes", "kick.id": s.label, "kick.owner": s.owner}, Annotations: map[string]string{"kick.deadline": s.deadline}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := c.Create(t.Context(), openshellapi.CreateRequest{Name: "theirs-" + suffix, Image: openshelltest.Image, Command: []string{"sleep", "600"}}); err != nil {
+		t.Fatal(err)
+	}
+	l, err := sandbox.NewOpenShell(openShellConfig(g))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	removed, err := l.Reap(t.Context())
+	if err != nil || strings.Join(removed, " ") != "dead-"+suffix+" old-"+suffix {
+		t.Errorf("removed %q, %v", removed, err)
+	}
+	if left := strings.Join(g.Sandboxes(), " "); left != "foreign-"+suffix+" odd-"+suffix+" theirs-"+suffix {
+		t.Errorf("left %q", left)
+	}
+}
+
+// What the policy allows works, what it does not is refused, and the log says what,
+// by which program and in which sandbox.
+func TestOpenShellPolicy(t *testing.T) {
+	t.Parallel()
+	upstream := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "upstream saw "+r.Method+"\n") }))
+	defer upstream.Close()
+	network := egress.Config{
+		Resolve: func(context.Context, string) ([]netip.Addr, error) {
+			return []netip.Addr{netip.MustParseAddr("140.82.112.5")}, nil
+		},
+		Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, network, upstream.Listener.Addr().String())
+		},
+		Roots: upstream.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs,
+	}
+	script := `for m in GET POST; do curl -sS --max-time 20 -o /dev/stdout -w ' %{http_code}\n' -X $m https://example.com/repos; done`
+	r := onOpenShell(t, openshelltest.Options{Network: network}, script, func(_ *sandbox.OpenShellConfig, s *sandbox.LaunchSpec) {
+		s.Egress.Policy = readPolicy(t)
+	})
+	if r.err != nil || !strings.Contains(r.stdout, "upstream saw GET\n 200") || !strings.Contains(r.stdout, " 403") || strings.Contains(r.stdout, "saw POST") {
+		t.Errorf("%v, %+v, %q", r.err, r.Result, r.stdout)
+	}
+	found := false
+	for _, l := range r.logs {
+		found = found || l.Fields["binary"] == "/usr/bin/curl" && l.Fields["http_method"] == "POST" && l.Fields["dst_host"] == "example.com" && strings.HasPrefix(l.Sandbox, "h")
+	}
+	if !found {
+		t.Errorf("the refusal is not attributed: %+v", r.logs)
+	}
+}
+
+// What cannot be had is refused before anything is made.
+func TestOpenShellRefuses(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		change func(*sandbox.OpenShellConfig, *sandbox.LaunchSpec)
+		kind   error
+		want   string
+	}{
+		"an image by tag":     {func(_ *sandbox.OpenShellConfig, s *sandbox.LaunchSpec) { s.Image = "agent:latest" }, sandbox.ErrSpec, "not pinned"},
+		"a program directory": {func(_ *sandbox.OpenShellConfig, s *sandbox.LaunchSpec) { s.ProgramDirs = []string{"/opt"} }, sandbox.ErrSpec, "image"},
+		"a policy that audits": {func(_ *sandbox.OpenShellConfig, s *sandbox.LaunchSpec) {
+			s.Egress.Policy = strings.ReplaceAll(readPolicy(t), "enforcement: enforce", "enforcement: audit")
+		}, sandbox.ErrSpec, "blocks nothing"},
+		"a policy without network": {func(_ *sandbox.OpenShellConfig, s *sandbox.LaunchSpec) {
+			s.Egress.Policy, s.Network = readPolicy(t), sandbox.NetworkNone
+		}, sandbox.ErrSpec, "mode none"},
+		"no word on telemetry": {func(c *sandbox.OpenShellConfig, _ *sandbox.LaunchSpec) { c.TelemetryOff = false }, sandbox.ErrIsolation, "openshell_telemetry_off"},
+		"a limit of the disk":  {func(_ *sandbox.OpenShellConfig, s *sandbox.LaunchSpec) { s.Limits.Disk = 1 << 30 }, sandbox.ErrIsolation, "disk-limit"},
+		"nobody there":         {func(c *sandbox.OpenShellConfig, _ *sandbox.LaunchSpec) { c.Connection.Endpoint = "http://127.0.0.1:1" }, sandbox.ErrRuntime, "openshell status"},
+		"plaintext to another": {func(c *sandbox.OpenShellConfig, _ *sandbox.LaunchSpec) { c.Connection.Endpoint = "http://gateway.test" }, sandbox.ErrSpec, "not encrypted"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onOpenShell(t, openshelltest.Options{}, "echo ran", tt.change).wantError(t, tt.kind, tt.want)
+		})
+	}
+	if e := (sandbox.Egress{Policy: "version: 1"}); e.Policy != "" {
+		l, err := sandbox.NewEmbedded(sandbox.EmbeddedConfig{Shim: bytes.NewReader(sandbox.Shim())})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		if _, err := l.Run(t.Context(), sandbox.LaunchSpec{ID: "e" + random(), Command: []string{"true"}, Egress: e}); !errors.Is(err, sandbox.ErrSpec) {
+			t.Errorf("the embedded runtime takes a policy that it does not enforce: %v", err)
+		}
+	}
+}
