@@ -112,6 +112,42 @@ func TestBudgetOfMoney(t *testing.T) {
 	}
 }
 
+// TestBudgetOfLongPrompts has a model that costs more from a length on: what is
+// set aside is for the dearest price that may hold, what counts is for the length
+// that the provider says.
+func TestBudgetOfLongPrompts(t *testing.T) {
+	t.Parallel()
+	answers := make(chan string, 1)
+	p := newProvider(t, func(w http.ResponseWriter, r *http.Request, body []byte) {
+		says("application/json", <-answers)(w, r, body)
+	})
+	m := modelRoute(policy.Anthropic)
+	m.Money = 1
+	m.Prices = []policy.Price{{Model: "m", AboveTokens: 5000, Input: 100, Output: 100, CacheRead: 100, CacheWrite: 100}, {Model: "m", Input: 10, Output: 100, CacheRead: 10, CacheWrite: 10}}
+	g, a := openModels(t, p, defaultLimits, m)
+	call := func(length int) (int, string) {
+		res, got := post(t, g, "/model/anthropic/v1/messages", `{"model":"m","max_tokens":10,"system":"`+strings.Repeat("x", length)+`"}`)
+		return res.StatusCode, got
+	}
+	// 2,000 are for what the provider adds, so 9,000 bytes may be 11,000 tokens.
+	if code, got := call(9000); code != 429 || !strings.Contains(got, "may cost up to 1.1") {
+		t.Errorf("a long prompt: %d %s", code, got)
+	}
+	for _, c := range []struct {
+		input int
+		want  float64
+	}{{4000, 0.04}, {5000, 0.05}, {5001, 0.5001}} {
+		answers <- fmt.Sprintf(`{"usage":{"input_tokens":%d,"output_tokens":0}}`, c.input)
+		if code, got := call(4000); code != 200 {
+			t.Errorf("%d tokens: %d %s", c.input, code, got)
+		}
+		recs := a.records(t)
+		if u := recs[len(recs)-1].End.Usage; u == nil || u.Money < c.want-1e-12 || u.Money > c.want+1e-12 {
+			t.Errorf("%d tokens cost %+v, want %v", c.input, u, c.want)
+		}
+	}
+}
+
 // TestBudgetWithoutUsage covers answers that do not say what they cost: the
 // most that they could counts. Errors and what was never sent count nothing.
 func TestBudgetWithoutUsage(t *testing.T) {

@@ -66,8 +66,6 @@ type call struct {
 	buf    *bodyBuffer // that body is in
 	body   *body
 	name   string // the model that answers
-	price  policy.Price
-	priced bool
 	most   policy.Budget
 	broken bool // a part of an answer was sent
 }
@@ -185,7 +183,7 @@ func (c *call) settings(asked string) error {
 	} else if !rt.AllowsModel(asked) {
 		return denied("model-name", "The model %q is not one that route %s allows: %s. Ask for one of those, or the operator of this sandbox adds it to `names`.",
 			cut(asked), rt.Route, strings.Join(rt.Names, ", "))
-	} else if searches(asked) && !slices.Contains(rt.Names, asked) && !slices.Contains(rt.Allow, "web-search") {
+	} else if !rt.mayReachOut(asked) {
 		return denied("model-web-search", "The model %q searches the web by itself. Ask for another one, or the operator of this sandbox adds \"web-search\" to `allow` of the model's route, or that very name to `names`.", cut(asked))
 	}
 	if c.format == responsesFormat && string(b.storeAt.raw) != "false" && !slices.Contains(rt.Allow, "stored") {
@@ -198,11 +196,11 @@ func (c *call) settings(asked string) error {
 	if !c.op.spends {
 		return nil
 	}
-	c.price, c.priced = rt.PriceOf(c.name)
 	if !rt.Limited() {
 		return nil
 	}
-	if !c.priced && (rt.Money > 0 || rt.Day.Money > 0) {
+	prices := rt.PricesOf(c.name)
+	if len(prices) == 0 && (rt.Money > 0 || rt.Day.Money > 0) {
 		return denied("model-no-price", "Route %s has a budget of money and no price for %q. The operator of this sandbox adds it to `prices`.", rt.Route, cut(c.name))
 	}
 	if b.maxOutput == 0 {
@@ -221,20 +219,30 @@ func (c *call) settings(asked string) error {
 		input, output = 2*input, 2*output
 	}
 	c.most.Tokens = input + output
-	if c.priced {
-		c.most.Money = (float64(input)*max(c.price.Input, c.price.CacheWrite, c.price.CacheRead) + float64(output)*c.price.Output) / 1e6
+	for _, p := range prices { // the dearest that may hold
+		if input > p.AboveTokens {
+			c.most.Money = max(c.most.Money, (float64(input)*max(p.Input, p.CacheWrite, p.CacheRead)+float64(output)*p.Output)/1e6)
+		}
 	}
 	return nil
 }
 
-// searchers are parts of the names of models that search the web whatever the
-// body says: those of OpenAI, Perplexity and Groq, and any at OpenRouter with
-// ":online" behind its name.
-var searchers = []string{"-search-preview", "-search-api", "deep-research", "sonar", "groq/compound", "compound-beta", ":online"}
+// mayReachOut reports whether a model does not search the web by itself, or may.
+func (r *route) mayReachOut(model string) bool {
+	return !searches(model) || slices.Contains(r.Names, model) || slices.Contains(r.Allow, "web-search")
+}
+
+// searchWords tell in a model's name that it searches the web whatever the body
+// says: those of OpenAI and others have "search" or "research" in it, Perplexity's
+// are "sonar", Groq's "compound", and any at OpenRouter may have ":online" behind
+// its name. The rest are what such a model would be called.
+var searchWords = []string{"sonar", "compound", "online", "web", "browse", "browser", "browsing", "internet", "grounded", "grounding"}
 
 func searches(model string) bool {
 	model = strings.ToLower(model)
-	return slices.ContainsFunc(searchers, func(s string) bool { return strings.Contains(model, s) })
+	return strings.Contains(model, "search") || slices.ContainsFunc(strings.FieldsFunc(model, func(r rune) bool { return strings.ContainsRune("._:/@-", r) }), func(word string) bool {
+		return slices.Contains(searchWords, word)
+	})
 }
 
 // forward sends the request, and the answer back. Its errors are from before
@@ -297,6 +305,9 @@ func (c *call) exchange(end *End, cost *policy.Budget) error {
 		return err
 	}
 	x.allow(c.g.limits.silence)
+	if c.op.lists && res.StatusCode == http.StatusOK {
+		return c.deliverList(x, res, key, end)
+	}
 	c.deliver(x, res, key, end, cost)
 	return nil
 }

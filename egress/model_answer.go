@@ -92,8 +92,7 @@ func (c *call) charge(m *meter, end *End, cost *policy.Budget) {
 	}
 	t := m.seen
 	u.Input, u.Output = t.input, t.output
-	if c.priced {
-		p := c.price
+	if p, ok := c.route.PriceOf(c.name, t.input); ok {
 		fresh := t.input - t.cacheRead - t.cacheWrite
 		u.Money = (float64(fresh)*p.Input + float64(t.cacheRead)*p.CacheRead + float64(t.cacheWrite)*p.CacheWrite + float64(t.output)*p.Output) / 1e6
 	}

@@ -39,13 +39,14 @@ type operation struct {
 	format *format
 	spends bool // it costs tokens
 	stream bool // always, whatever the body says
+	lists  bool // its answer is a list of models
 }
 
 var operations = map[policy.Provider][]operation{
 	policy.Anthropic: {
 		{method: "POST", path: "/v1/messages", query: "beta=true", shape: anthropicBody, format: anthropicFormat, spends: true},
 		{method: "POST", path: "/v1/messages/count_tokens", query: "beta=true", shape: anthropicBody, format: anthropicFormat},
-		{method: "GET", path: "/v1/models"},
+		{method: "GET", path: "/v1/models", lists: true},
 	},
 	policy.OpenAI:           openAIOperations,
 	policy.OpenAICompatible: openAIOperations,
@@ -53,14 +54,14 @@ var operations = map[policy.Provider][]operation{
 		{method: "POST", path: "/v1beta/models/*:generateContent", shape: geminiBody, format: geminiFormat, spends: true},
 		{method: "POST", path: "/v1beta/models/*:streamGenerateContent", query: "alt=sse", shape: geminiBody, format: geminiFormat, spends: true, stream: true},
 		{method: "POST", path: "/v1beta/models/*:countTokens", shape: geminiBody, format: geminiFormat},
-		{method: "GET", path: "/v1beta/models"},
+		{method: "GET", path: "/v1beta/models", lists: true},
 	},
 }
 
 var openAIOperations = []operation{
 	{method: "POST", path: "/v1/responses", shape: responsesBody, format: responsesFormat, spends: true},
 	{method: "POST", path: "/v1/chat/completions", shape: chatBody, format: chatFormat, spends: true},
-	{method: "GET", path: "/v1/models"},
+	{method: "GET", path: "/v1/models", lists: true},
 }
 
 // match returns the operation of a request, and the model that its path names.

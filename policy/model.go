@@ -50,7 +50,7 @@ type Model struct {
 	// MaxOutput is how many tokens an answer may have if the request does not
 	// say, where a budget is set. Default 32,000.
 	MaxOutput int64   `json:"max_output,omitempty"`
-	Prices    []Price `json:"prices,omitempty"` // the first that fits counts
+	Prices    []Price `json:"prices,omitempty"` // the first that fits counts, see PriceOf
 	// Allow names what is refused by default; see ModelFeatures. "field:NAME",
 	// "tool:TYPE" and "part:TYPE" let pass what this kick does not know.
 	Allow []string `json:"allow,omitempty"`
@@ -67,11 +67,14 @@ type Budget struct {
 
 // Price is what a million tokens cost.
 type Price struct {
-	Model      string  `json:"model"` // name, "*" as wildcard
-	Input      float64 `json:"input"`
-	Output     float64 `json:"output"`
-	CacheRead  float64 `json:"cache_read,omitempty"`  // default Input
-	CacheWrite float64 `json:"cache_write,omitempty"` // default twice Input, the dearest there is
+	Model string `json:"model"` // name, "*" as wildcard
+	// AboveTokens is the length of the input, cached parts included, that a call
+	// must exceed for this price. Default 0: it holds for any.
+	AboveTokens int64   `json:"above_tokens,omitempty"`
+	Input       float64 `json:"input"`
+	Output      float64 `json:"output"`
+	CacheRead   float64 `json:"cache_read,omitempty"`  // default Input
+	CacheWrite  float64 `json:"cache_write,omitempty"` // default twice Input, the dearest there is
 }
 
 // ModelFeatures are what a provider does beside answering, by the name that
@@ -140,13 +143,32 @@ func (m Model) AllowsModel(name string) bool {
 	return len(m.Names) == 0 || slices.ContainsFunc(m.Names, func(p string) bool { return wildcard(p, name) })
 }
 
-// PriceOf returns the price of a model, if there is one.
-func (m Model) PriceOf(name string) (Price, bool) {
-	i := slices.IndexFunc(m.Prices, func(p Price) bool { return wildcard(p.Model, name) })
-	if i < 0 {
-		return Price{}, false
+// PriceOf returns the price of a call of a model with so many input tokens, if
+// there is one.
+func (m Model) PriceOf(name string, input int64) (Price, bool) {
+	for _, p := range m.PricesOf(name) {
+		if input > p.AboveTokens || p.AboveTokens == 0 {
+			return p, true
+		}
 	}
-	return m.Prices[i], true
+	return Price{}, false
+}
+
+// PricesOf returns the prices that calls of a model may have by their length:
+// those that are given for it, up to the first that holds for any. It is empty
+// if there is none that does.
+func (m Model) PricesOf(name string) []Price {
+	var all []Price
+	for _, p := range m.Prices {
+		if !wildcard(p.Model, name) {
+			continue
+		}
+		all = append(all, p)
+		if p.AboveTokens == 0 {
+			return all
+		}
+	}
+	return nil
 }
 
 // wildcard matches a pattern in which "*" stands for any characters.
@@ -259,11 +281,12 @@ func (d *decoder) budgetFields(b *Budget) map[string]field {
 
 func (d *decoder) price(n *yaml.Node) (p Price) {
 	d.mapping(n, "a price", map[string]field{
-		"model":       func(v *yaml.Node) { p.Model, _ = d.str(v, "model") },
-		"input":       func(v *yaml.Node) { p.Input = d.amount(v, "input", true) },
-		"output":      func(v *yaml.Node) { p.Output = d.amount(v, "output", true) },
-		"cache_read":  func(v *yaml.Node) { p.CacheRead = d.amount(v, "cache_read", false) },
-		"cache_write": func(v *yaml.Node) { p.CacheWrite = d.amount(v, "cache_write", false) },
+		"model":        func(v *yaml.Node) { p.Model, _ = d.str(v, "model") },
+		"above_tokens": func(v *yaml.Node) { p.AboveTokens = d.count(v, "above_tokens") },
+		"input":        func(v *yaml.Node) { p.Input = d.amount(v, "input", true) },
+		"output":       func(v *yaml.Node) { p.Output = d.amount(v, "output", true) },
+		"cache_read":   func(v *yaml.Node) { p.CacheRead = d.amount(v, "cache_read", false) },
+		"cache_write":  func(v *yaml.Node) { p.CacheWrite = d.amount(v, "cache_write", false) },
 	})
 	for _, key := range []string{"model", "input", "output"} {
 		d.need(n, "a price", key, d.has(n, key))
@@ -296,6 +319,15 @@ func (d *decoder) checkModel(n *yaml.Node, m Model) {
 	}
 	if (m.Money > 0 || m.Day.Money > 0) && len(m.Prices) == 0 {
 		d.fail(n, "a model has a budget of money and no prices: add them, in the same unit for a million tokens")
+	}
+	for i, p := range m.Prices {
+		j := slices.IndexFunc(m.Prices, func(o Price) bool { return o.Model == p.Model && o.AboveTokens <= p.AboveTokens })
+		if j < i {
+			d.fail(n, "prices has %q twice, and the one above %d tokens is never reached: write the highest above_tokens first", p.Model, p.AboveTokens)
+		}
+		if p.AboveTokens > 0 && p.Model != "" && m.PricesOf(p.Model) == nil {
+			d.fail(n, "prices has %q above %d tokens alone: add one without above_tokens below it", p.Model, p.AboveTokens)
+		}
 	}
 	if m.Force != "" && !m.AllowsModel(m.Force) {
 		d.fail(n, "force is %q, which names does not allow: add it there, or leave names out", m.Force)

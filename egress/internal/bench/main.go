@@ -106,7 +106,9 @@ func forwarders(dir string) error {
 			return err
 		}
 		ports = append(ports, l.Addr().String())
-		all.Go(func() { forwarder.Run(ctx, l, forwarder.Way{Network: "unix", Address: filepath.Join(dir, strconv.Itoa(i), egress.SocketName)}) })
+		all.Go(func() {
+			forwarder.Run(ctx, l, forwarder.Way{Network: "unix", Address: filepath.Join(dir, strconv.Itoa(i), egress.SocketName)})
+		})
 	}
 	fmt.Println(strings.Join(ports, " "))
 	_, err := io.Copy(io.Discard, os.Stdin)
