@@ -148,10 +148,14 @@ func (o *outside) roots() *x509.CertPool {
 // openTo opens a gateway to an outside.
 func (o *outside) open(t *testing.T, lim limits, hosts ...policy.Host) (*Gateway, *audit) {
 	t.Helper()
-	return openConfig(t, lim, Config{
+	return openConfig(t, lim, o.config(hosts...))
+}
+
+func (o *outside) config(hosts ...policy.Host) Config {
+	return Config{
 		Kick: "k0000000000001", Agent: "fixer", Policy: policy.Egress{Hosts: hosts},
 		Roots: o.roots(), Resolve: o.resolve, Dial: o.dial,
-	})
+	}
 }
 
 // client is an agent's HTTP client behind the gateway.

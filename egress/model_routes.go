@@ -189,9 +189,10 @@ var (
 	fromProviderPrefixes = []string{"Anthropic-Ratelimit-", "X-Ratelimit-"}
 )
 
-// betas are Anthropic's switches; those of a feature need that feature.
+// betas are Anthropic's switches; those of a feature need that feature. They are
+// known in any case and version, and a context of so many million by any number.
 var betas = map[string]string{
-	"context-1m": "long-context", "mcp-client": "mcp", "files-api": "file-store", "code-execution": "code-execution", "skills": "code-execution", "web-fetch": "web-fetch", "web-search": "web-search",
+	"context": "long-context", "mcp-client": "mcp", "files-api": "file-store", "code-execution": "code-execution", "skills": "code-execution", "web-fetch": "web-fetch", "web-search": "web-search",
 }
 
 func (r *route) header(from http.Header) http.Header {
@@ -208,7 +209,10 @@ func (r *route) header(from http.Header) http.Header {
 	var keep []string
 	for _, b := range strings.Split(strings.Join(from.Values("Anthropic-Beta"), ","), ",") {
 		b = strings.TrimSpace(b)
-		name := strings.TrimRight(b, "-0123456789")
+		name := strings.TrimRight(strings.ToLower(b), "-0123456789")
+		if size, ok := strings.CutSuffix(name, "m"); ok && strings.HasPrefix(size, "context-") {
+			name = strings.TrimRight(size, "-0123456789")
+		}
 		feature, bound := betas[name]
 		if b != "" && len(b) <= 64 && len(keep) < 32 && (!bound || slices.Contains(r.Allow, feature)) {
 			keep = append(keep, b)
