@@ -102,7 +102,7 @@ func under(orders <-chan order, do func() error) error {
 		case err := <-done:
 			return err
 		case o := <-orders:
-			if o.stop {
+			if o.stop || o.gone {
 				return errors.New("stopped by the host before the command started")
 			}
 		}
@@ -254,8 +254,12 @@ func (c *command) supervise(cfg frame.Config, w *frame.Writer, orders <-chan ord
 	exited := make(chan syscall.WaitStatus, 1)
 	reaped := make(chan struct{})
 	seen := make(chan struct{})
+	watched := watch(cfg)
 	go func() {
-		reap(c.pid, exited, func() { showProcesses(w, seen) })
+		reap(c.pid, exited, func() {
+			watched.lookAtProcesses()
+			showProcesses(w, seen)
+		})
 		close(reaped)
 	}()
 
@@ -263,6 +267,7 @@ func (c *command) supervise(cfg frame.Config, w *frame.Writer, orders <-chan ord
 	if cfg.WallMS > 0 {
 		wall = time.After(time.Duration(cfg.WallMS) * time.Millisecond)
 	}
+	over := watched.over
 	var ws syscall.WaitStatus
 	var timeout bool
 	end := func() {
@@ -276,8 +281,13 @@ func (c *command) supervise(cfg frame.Config, w *frame.Writer, orders <-chan ord
 		case <-wall:
 			timeout, wall = true, nil
 			end()
+		case <-over:
+			over = nil
+			end()
 		case o := <-orders:
 			switch {
+			case o.gone:
+				_ = syscall.Kill(-1, syscall.SIGKILL)
 			case o.stop:
 				end()
 			case o.ack:
@@ -292,7 +302,7 @@ func (c *command) supervise(cfg frame.Config, w *frame.Writer, orders <-chan ord
 	}
 	<-reaped
 	output.Wait()
-	status := frame.ExitStatus{Code: ws.ExitStatus(), Timeout: timeout}
+	status := frame.ExitStatus{Code: ws.ExitStatus(), Timeout: timeout, Usage: watched.end()}
 	if ws.Signaled() {
 		status.Code, status.Signal = -1, int(ws.Signal())
 	}

@@ -20,8 +20,8 @@ import (
 // time is up or the host says stop.
 const killGrace = 2 * time.Second
 
-// initProcess is process 1 of a finished sandbox: it tells the host that it is
-// ready, waits for its word and does what the mode says.
+// initProcess is process 1 of a finished sandbox, whose host is at the other ends
+// of its standard input and output.
 func initProcess() error {
 	// With this, a write to a host that is gone is an error and not a signal.
 	signal.Notify(make(chan os.Signal, 1))
@@ -36,17 +36,36 @@ func initProcess() error {
 	if err := unix.CloseRange(3, math.MaxInt32, 0); err != nil {
 		return failed("descriptors", "close inherited descriptors", err)
 	}
-	in := frame.NewReader(os.Stdin)
-	cfg, err := in.ReadConfig()
+	h := host{in: frame.NewReader(os.Stdin), out: frame.NewWriter(os.Stdout), gone: func() { leave(0) }}
+	return h.converse()
+}
+
+// host is who the shim speaks with.
+type host struct {
+	in  *frame.Reader
+	out *frame.Writer
+	// gone is called when the host has gone. Where it returns, the command is
+	// killed, and what is said then is said to nobody.
+	gone func()
+	// collectOnly tells that the command has run, for another host.
+	collectOnly bool
+}
+
+// converse tells the host that the sandbox is ready, waits for its word and does
+// what the mode says.
+func (h host) converse() error {
+	cfg, err := h.in.ReadConfig()
 	if err != nil {
 		return fmt.Errorf("read the configuration: %w", err)
 	}
 	cfg.Env = withInherited(cfg)
-	w := frame.NewWriter(os.Stdout)
-	if err := w.WriteJSON(frame.Ready, frame.Readiness{Probes: probe(cfg)}); err != nil {
+	if h.collectOnly && cfg.Mode != frame.CollectMode {
+		return errors.New("the command of this sandbox has run for another host")
+	}
+	if err := h.out.WriteJSON(frame.Ready, frame.Readiness{Probes: probe(cfg), Shown: show(cfg.Show)}); err != nil {
 		return err
 	}
-	if err := awaitGo(in); err != nil {
+	if err := h.awaitGo(); err != nil {
 		return err
 	}
 	// From here on code of the repository runs beside this process, under the
@@ -55,15 +74,16 @@ func initProcess() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("become not dumpable: %w", err)
 	}
-	if cfg.Sent {
-		if err := receive(in, cfg); err != nil {
+	if cfg.Sent && cfg.Mode != frame.CollectMode {
+		if err := receive(h.in, cfg); err != nil {
 			return fmt.Errorf("take the workspace: %w", err)
 		}
 	}
 	orders, ended := make(chan order), make(chan struct{})
-	go listen(in, orders, ended)
+	go h.listen(orders, ended)
 	if cfg.Mode != frame.CollectMode {
-		if err := run(cfg, w, orders); err != nil {
+		if err := run(cfg, h.out, orders); err != nil {
+			close(ended)
 			return err
 		}
 		if cfg.Pause {
@@ -75,11 +95,11 @@ func initProcess() error {
 		if cfg.Sent {
 			openUp(cfg.WorkDir)
 		}
-		if err := collect(cfg, w); err != nil {
+		if err := collect(cfg, h.out); err != nil {
 			return fmt.Errorf("collect the work: %w", err)
 		}
 	}
-	return w.Write(frame.Goodbye, nil)
+	return h.out.Write(frame.Goodbye, nil)
 }
 
 // ignoreSignals keeps the agent from ending its own process 1. The kernel gives
@@ -108,11 +128,12 @@ func ignoreSignals() error {
 	return nil
 }
 
-func awaitGo(in *frame.Reader) error {
-	t, _, err := in.Read()
+func (h host) awaitGo() error {
+	t, _, err := h.in.Read()
 	switch {
 	case errors.Is(err, io.EOF) || t == frame.Stop:
-		os.Exit(0) // the host changed its mind; nothing has run
+		h.gone() // the host changed its mind; nothing has run
+		return errors.New("the host wants nothing")
 	case err != nil:
 		return fmt.Errorf("wait for the host: %w", err)
 	case t != frame.Go:
@@ -121,33 +142,34 @@ func awaitGo(in *frame.Reader) error {
 	return nil
 }
 
-// awaitAck waits until the host has looked at what the command left. If the
-// host is gone, listen ends this process.
+// awaitAck waits until the host has looked at what the command left, or is gone.
 func awaitAck(orders <-chan order) {
 	for o := range orders {
-		if o.ack {
+		if o.ack || o.gone {
 			return
 		}
 	}
 }
 
 // order is what the host wants of a running command: a signal for it, that it
-// ends, or that the rest is killed, which the host has looked at.
+// ends, or that the rest is killed, which the host has looked at. A host that is
+// gone wants everything killed.
 type order struct {
 	signal syscall.Signal
 	stop   bool
 	ack    bool
+	gone   bool
 }
 
-// listen passes the host's frames on until the command has ended. When the
-// host is gone, this process ends and the kernel ends everything else with it.
-func listen(in *frame.Reader, orders chan<- order, ended <-chan struct{}) {
+// listen passes the host's frames on until the command has ended.
+func (h host) listen(orders chan<- order, ended <-chan struct{}) {
 	for {
 		var o order
-		t, p, err := in.Read()
+		t, p, err := h.in.Read()
 		switch {
 		case err != nil:
-			leave(0)
+			h.gone()
+			o.gone = true
 		case t == frame.Signal && len(p) == 1:
 			o.signal = syscall.Signal(p[0])
 		case t == frame.Stop:
@@ -160,6 +182,9 @@ func listen(in *frame.Reader, orders chan<- order, ended <-chan struct{}) {
 		select {
 		case orders <- o:
 		case <-ended:
+		}
+		if o.gone {
+			return
 		}
 	}
 }
@@ -203,6 +228,22 @@ func probe(cfg frame.Config) map[string]string {
 		unix.Close(fd)
 	}
 	return probes
+}
+
+// show reads files for the host.
+func show(names []string) map[string]string {
+	shown := map[string]string{}
+	for _, name := range names {
+		f, err := os.Open(name)
+		if err != nil {
+			continue // that it is not among them says it
+		}
+		if b, err := io.ReadAll(io.LimitReader(f, frame.MaxShown)); err == nil {
+			shown[name] = string(b)
+		}
+		f.Close()
+	}
+	return shown
 }
 
 func describe(errno syscall.Errno) string {

@@ -13,7 +13,9 @@
 // In the embedded runtime it starts as "jail", builds the sandbox around itself
 // and executes itself again as "init". In a container, which an engine has built,
 // it starts as "lock", gives up what the engine has left to it and executes
-// itself as "init" too.
+// itself as "init" too. In a pod, whose host is far away, it starts as "wait", does
+// the same and becomes "serve", which is "init" for a host that comes over
+// connections; each of them is a process of its own, "line".
 package main
 
 import (
@@ -42,6 +44,14 @@ func main() {
 		err = guestInit()
 	case "init":
 		err = onAnotherThread(initProcess)
+	case "wait":
+		err = wait()
+	case "serve":
+		err = onAnotherThread(serve)
+	case "line":
+		err = line()
+	case "install":
+		err = install()
 	default:
 		fmt.Fprintf(os.Stderr, "kick-shim: unknown role %q: kick starts this program, it is of no use by hand\n", role)
 		os.Exit(2)

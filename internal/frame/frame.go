@@ -97,6 +97,11 @@ type Config struct {
 	// Objects is where the shim keeps the objects of the base that were sent. Empty:
 	// where a runtime would have mounted them.
 	Objects string `json:"objects,omitempty"`
+	// Show are files that the shim reads for the host, which cannot look into the
+	// sandbox, at most MaxShown bytes of each.
+	Show []string `json:"show,omitempty"`
+	// Watch are limits that the shim holds, where the host cannot look.
+	Watch *Watch `json:"watch,omitempty"`
 	// Witness is a file that only Landlock keeps from being opened; the shim
 	// tries to. Empty: the runtime does not use Landlock.
 	Witness string `json:"witness,omitempty"`
@@ -109,6 +114,34 @@ type Config struct {
 // an empty string is a denial as it should be, anything else what went wrong.
 type Readiness struct {
 	Probes map[string]string `json:"probes,omitempty"`
+	// Shown are the files of Config.Show that could be read, by name.
+	Shown map[string]string `json:"shown,omitempty"`
+}
+
+// MaxShown is how much of a file of Config.Show is passed on, in bytes.
+const MaxShown = 16 << 10
+
+// Watch are limits that the shim holds. 0: none.
+type Watch struct {
+	Disk      int64 `json:"disk,omitempty"`      // bytes in WorkDir
+	Processes int   `json:"processes,omitempty"` // of the command; the kernel refuses more
+}
+
+// Usage is what the shim has seen of the command where it watches.
+type Usage struct {
+	Memory    int64 `json:"memory,omitempty"` // bytes, at most
+	Processes int   `json:"processes,omitempty"`
+	Disk      int64 `json:"disk,omitempty"`      // bytes in WorkDir, at most
+	OOMKills  int64 `json:"oomKills,omitempty"`  // processes that the kernel killed for the memory limit
+	DiskLimit bool  `json:"diskLimit,omitempty"` // Watch.Disk was reached
+	Full      bool  `json:"full,omitempty"`      // Watch.Processes was reached
+}
+
+// Wait is what the shim is told on its command line where it waits for a host
+// that comes over a connection.
+type Wait struct {
+	Jail    Jail  `json:"jail"`
+	AloneMS int64 `json:"aloneMS"` // how long it waits for a host, in milliseconds
 }
 
 // ExitStatus is the end of the command.
@@ -117,6 +150,7 @@ type ExitStatus struct {
 	Signal  int    `json:"signal,omitempty"` //
 	Timeout bool   `json:"timeout,omitempty"`
 	Error   string `json:"error,omitempty"` // the command could not be started
+	Usage   *Usage `json:"usage,omitempty"` // with Config.Watch
 }
 
 // ArtifactHeader begins an artifact.

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"os"
+	"os/signal"
+	"runtime"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kickhq/kick/internal/frame"
+	"github.com/kickhq/kick/internal/resume"
+)
+
+// linePath is where process 1 of a pod listens: an abstract socket, so that no
+// file system has to be writable.
+const linePath = "@kick/line"
+
+// wait is the first stage in a pod. Nobody speaks with it: what it gives up is in
+// its arguments, which the host has written into the pod.
+func wait() error {
+	runtime.LockOSThread() // what is given up belongs to the thread
+	if len(os.Args) != 3 {
+		return errors.New("wait takes one argument, what to give up")
+	}
+	var w frame.Wait
+	if err := json.Unmarshal([]byte(os.Args[2]), &w); err != nil {
+		return fmt.Errorf("read the lock-down: %w", err)
+	}
+	if err := lockDown(w.Jail); err != nil {
+		return err
+	}
+	err := unix.Exec("/proc/self/exe", []string{"kick-shim", "serve", strconv.FormatInt(w.AloneMS, 10)}, nil)
+	return fmt.Errorf("execute the second stage: %w", err)
+}
+
+// serve is process 1 of a pod. Its first host has it run the command. Every host
+// after that comes for what a host that died has left: the command is killed, and
+// the artifacts are made once more.
+func serve() error {
+	if os.Getpid() != 1 {
+		return errors.New("this is not process 1 of its pod's container")
+	}
+	signal.Notify(make(chan os.Signal, 1))
+	if err := ignoreSignals(); err != nil {
+		return err
+	}
+	if err := unix.CloseRange(3, math.MaxUint32, 0); err != nil {
+		return failed("descriptors", "close inherited descriptors", err)
+	}
+	ms, err := strconv.ParseInt(os.Args[len(os.Args)-1], 10, 64)
+	if err != nil {
+		return fmt.Errorf("read how long to wait for a host: %w", err)
+	}
+	alone := time.Duration(ms) * time.Millisecond
+	l, err := net.Listen("unix", linePath)
+	if err != nil {
+		return fmt.Errorf("listen for the host: %w", err)
+	}
+	hosts := resume.NewServer()
+	go accept(l, hosts)
+	for first := true; ; first = false {
+		s := hosts.Accept(alone)
+		if s == nil {
+			return errors.New("no host has come")
+		}
+		go s.EndAlone(alone)
+		if attend(s, first) && s.Drain(alone) {
+			return nil
+		}
+		s.End()
+		killAll()
+	}
+}
+
+// attend serves one host, and reports whether all that it wanted is said.
+func attend(s *resume.Stream, first bool) bool {
+	h := host{in: frame.NewReader(bufio.NewReader(s)), out: frame.NewWriter(s), gone: func() {}, collectOnly: !first}
+	err := h.converse()
+	if err != nil {
+		// If it is because the host is gone, nobody is told.
+		err = h.out.Write(frame.Problem, []byte(clip(err.Error(), 4<<10)))
+	}
+	return err == nil
+}
+
+// killAll kills every other process of the sandbox and waits until it is gone. The
+// host's own connections are among them; it comes again.
+func killAll() {
+	for {
+		_ = syscall.Kill(-1, syscall.SIGKILL)
+		var ws syscall.WaitStatus
+		if _, err := syscall.Wait4(-1, &ws, syscall.WALL, nil); err != nil && !errors.Is(err, syscall.EINTR) {
+			return // ECHILD: all are gone
+		}
+	}
+}
+
+// accept takes connections. Those of the sandbox's own processes would be refused
+// for want of the key; they are not even heard, so that they keep nobody waiting.
+func accept(l net.Listener, hosts *resume.Server) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			time.Sleep(10 * time.Millisecond) // the agent may have used up what a connection takes
+			continue
+		}
+		if !isFromOutside(c.(*net.UnixConn)) {
+			c.Close()
+			continue
+		}
+		go func() { _ = hosts.Serve(c) }() // the host knows why it broke
+	}
+}
+
+func isFromOutside(c *net.UnixConn) bool {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return false
+	}
+	var cred *unix.Ucred
+	var credErr error
+	if err := raw.Control(func(fd uintptr) { cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil || credErr != nil {
+		return false
+	}
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(int(cred.Pid)) + "/stat")
+	return err == nil && fromOutside(stat)
+}
+
+// line connects its standard input and output with process 1. The engine starts it
+// in the pod for the host. It is not of the agent's user's reading before it has
+// anything to be read; what passes through it later, nobody can forge or use.
+func line() error {
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return err
+	}
+	c, err := net.Dial("unix", linePath)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "kick-shim: reach process 1:", err)
+		os.Exit(1)
+	}
+	ended := make(chan error, 2)
+	go func() {
+		_, err := io.Copy(c, os.Stdin)
+		ended <- err
+	}()
+	go func() {
+		_, err := io.Copy(os.Stdout, c)
+		ended <- err
+	}()
+	if err := <-ended; err != nil {
+		fmt.Fprintln(os.Stderr, "kick-shim: pass the line on:", err)
+		os.Exit(1)
+	}
+	os.Exit(0) // not by returning: there is no host to tell of a problem
+	return nil
+}
+
+// install copies this program to where the next container starts it from, for
+// images that do not have it.
+func install() error {
+	if len(os.Args) != 3 {
+		return errors.New("install takes one argument, the file to make")
+	}
+	in, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(os.Args[2], os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o555)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}

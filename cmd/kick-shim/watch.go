@@ -1,0 +1,186 @@
+package main
+
+import (
+	"bytes"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/kickhq/kick/internal/frame"
+)
+
+// watcher looks at the command where the host cannot.
+type watcher struct {
+	limits *frame.Watch
+	over   chan struct{} // closed when the command is to be ended for a limit
+	stop   chan struct{}
+	done   chan struct{}
+
+	mu   sync.Mutex
+	used frame.Usage
+}
+
+// The shim looks at most every watchMin, at least every watchMax, and as seldom
+// as it takes to cost no more than 1/watchShare of one core.
+const (
+	watchMin   = 200 * time.Millisecond
+	watchMax   = 5 * time.Second
+	watchShare = 20
+)
+
+// watch begins to look, if the host wants it.
+func watch(cfg frame.Config) *watcher {
+	w := &watcher{limits: cfg.Watch, over: make(chan struct{}), stop: make(chan struct{}), done: make(chan struct{})}
+	if w.limits == nil {
+		close(w.done)
+		return w
+	}
+	go func() {
+		defer close(w.done)
+		for pause := watchMin; ; {
+			select {
+			case <-w.stop:
+				return
+			case <-time.After(pause):
+			}
+			begin := time.Now()
+			w.lookAtProcesses()
+			if w.lookAtDisk(cfg.WorkDir) {
+				close(w.over)
+				return
+			}
+			pause = min(max(watchMin, watchShare*time.Since(begin)), watchMax)
+		}
+	}()
+	return w
+}
+
+// end looks a last time and tells all that was seen; nil where nobody asked.
+func (w *watcher) end() *frame.Usage {
+	close(w.stop)
+	<-w.done
+	if w.limits == nil {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.used.Memory, w.used.OOMKills = memoryCounters("/sys/fs/cgroup")
+	return &w.used
+}
+
+// lookAtProcesses counts processes and threads, but for this process's.
+func (w *watcher) lookAtProcesses() {
+	if w.limits == nil {
+		return
+	}
+	n := 0
+	for _, dir := range glob("/proc/[0-9]*") {
+		if dir == "/proc/1" {
+			continue
+		}
+		if b, err := os.ReadFile(dir + "/stat"); err == nil && !fromOutside(b) {
+			n += threads(b)
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.used.Processes = max(w.used.Processes, n)
+	w.used.Full = w.used.Full || w.limits.Processes > 0 && n >= w.limits.Processes
+}
+
+// inodeCost is what is counted for a file beside its blocks, as the host does.
+const inodeCost = 512
+
+// lookAtDisk measures the workspace, and reports whether it is over its limit.
+// What cannot be measured is.
+func (w *watcher) lookAtDisk(dir string) bool {
+	if w.limits.Disk == 0 {
+		return false
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return false
+	}
+	defer root.Close()
+	var total int64
+	deep := false
+	_ = fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return nil // it has gone, or is locked: then its size is not the agent's to grow unseen for long
+		}
+		if info, err := d.Info(); err == nil {
+			if st, ok := info.Sys().(*syscall.Stat_t); ok {
+				total += st.Blocks*512 + inodeCost
+			}
+		}
+		if deep = deep || bytes.Count([]byte(name), []byte("/")) > maxDepth; deep {
+			return fs.SkipAll
+		}
+		return nil
+	})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.used.Disk = max(w.used.Disk, total)
+	w.used.DiskLimit = deep || total > w.limits.Disk
+	return w.used.DiskLimit
+}
+
+// statFields are those of /proc/PID/stat after the name in parentheses, which may
+// hold anything.
+func statFields(stat []byte) [][]byte {
+	return bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+}
+
+// fromOutside tells a process that was put into the sandbox from outside: its
+// parent is in no process namespace that is seen here. What is started in the
+// sandbox has a parent there, process 1 at the last.
+func fromOutside(stat []byte) bool {
+	f := statFields(stat)
+	return len(f) > 1 && string(f[1]) == "0"
+}
+
+func threads(stat []byte) int {
+	f := statFields(stat)
+	if len(f) < 18 {
+		return 1
+	}
+	n, err := strconv.Atoi(string(f[17]))
+	if err != nil {
+		return 1
+	}
+	return n
+}
+
+func glob(pattern string) []string {
+	found, _ := filepath.Glob(pattern) // the patterns are ours and well formed
+	return found
+}
+
+// memoryCounters reads what the control group has counted, of either version.
+func memoryCounters(dir string) (peak, kills int64) {
+	read := func(name string) string {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			return ""
+		}
+		return string(bytes.TrimSpace(b))
+	}
+	for _, name := range []string{"memory.peak", "memory/memory.max_usage_in_bytes"} {
+		if v, err := strconv.ParseInt(read(name), 10, 64); err == nil {
+			peak = v
+		}
+	}
+	for _, name := range []string{"memory.events", "memory/memory.oom_control"} {
+		f := bytes.Fields([]byte(read(name)))
+		for i := 0; i+1 < len(f); i += 2 {
+			if string(f[i]) == "oom_kill" {
+				kills, _ = strconv.ParseInt(string(f[i+1]), 10, 64)
+			}
+		}
+	}
+	return peak, kills
+}
