@@ -1,0 +1,348 @@
+// Package kube speaks with a Kubernetes API server: the few calls that running a
+// kick as a Job takes, and watches that survive what cuts them. Configuration,
+// authentication, types and the streams of exec are client-go's; its clientset is
+// not used, since it would bring every kind of object into every start of kick.
+package kube
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"path"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// Resource is a kind of object, as the API server's paths have it.
+type Resource struct{ Group, Version, Name string }
+
+// The kinds that are used.
+var (
+	Jobs    = Resource{"batch", "v1", "jobs"}
+	Pods    = Resource{"", "v1", "pods"}
+	Events  = Resource{"", "v1", "events"}
+	Claims  = Resource{"", "v1", "persistentvolumeclaims"}
+	Quotas  = Resource{"", "v1", "resourcequotas"}
+	Reviews = Resource{"authorization.k8s.io", "v1", "selfsubjectaccessreviews"}
+)
+
+// Client asks one API server. It may be used at once.
+type Client struct {
+	// Server is the API server's URL.
+	Server *url.URL
+	config *rest.Config
+	http   *http.Client
+	calls  atomic.Int64
+}
+
+// Where says which API server, and as whom.
+type Where struct {
+	Kubeconfig string // path; empty: $KUBECONFIG, ~/.kube/config, or the account of the pod that kick runs in
+	Context    string // in the kubeconfig; empty: its current one
+}
+
+// Load reads a configuration. namespace is what it says, "default" if nothing.
+func Load(w Where) (config *rest.Config, namespace string, err error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = w.Kubeconfig
+	rules.WarnIfAllMissing = false
+	c := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: w.Context})
+	if namespace, _, err = c.Namespace(); err == nil {
+		config, err = c.ClientConfig()
+	}
+	return config, namespace, err
+}
+
+// New returns a client. It asks nothing yet.
+func New(config *rest.Config) (*Client, error) {
+	config = rest.CopyConfig(config)
+	config.UserAgent = "kick"
+	c := &Client{config: config}
+	var err error
+	if c.http, err = rest.HTTPClientFor(config); err != nil {
+		return nil, err
+	}
+	host := config.Host
+	if !bytes.Contains([]byte(host), []byte("://")) {
+		host = "https://" + host
+	}
+	c.Server, err = url.Parse(host)
+	return c, err
+}
+
+// Close frees idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Calls is how many requests were made, those of watches and execs included.
+func (c *Client) Calls() int64 { return c.calls.Load() }
+
+// url is the address of a kind in a namespace, or of one object and what is below.
+func (c *Client) url(r Resource, namespace string, names ...string) *url.URL {
+	u := *c.Server
+	p := []string{u.Path, "api", r.Version}
+	if r.Group != "" {
+		p = []string{u.Path, "apis", r.Group, r.Version}
+	}
+	if namespace != "" {
+		p = append(p, "namespaces", namespace)
+	}
+	u.Path = path.Join(append(append(p, r.Name), names...)...)
+	return &u
+}
+
+// Error is a call that failed.
+type Error struct {
+	Verb      string // as in a Role: "create", "watch", ...
+	Resource  string // "jobs.batch"
+	Namespace string
+	Err       error // *apierrors.StatusError where the API server has answered
+}
+
+func (e *Error) Error() string {
+	return fmt.Sprintf("%s %s in namespace %s: %v", e.Verb, e.Resource, e.Namespace, e.Err)
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// Forbidden returns the call that the account may not make, if that is what an
+// error is about.
+func Forbidden(err error) (*Error, bool) {
+	var e *Error
+	if errors.As(err, &e) && apierrors.IsForbidden(e.Err) {
+		return e, true
+	}
+	return nil, false
+}
+
+// call is one request.
+type call struct {
+	verb, method string
+	resource     Resource
+	namespace    string
+	names        []string
+	query        url.Values
+	content      string // of the body
+	body         any
+}
+
+func (c *Client) fail(k call, err error) error {
+	name := k.resource.Name
+	if len(k.names) > 1 {
+		name += "/" + k.names[1]
+	}
+	if k.resource.Group != "" {
+		name += "." + k.resource.Group
+	}
+	return &Error{Verb: k.verb, Resource: name, Namespace: k.namespace, Err: err}
+}
+
+// open makes a request and returns the body of its answer.
+func (c *Client) open(ctx context.Context, k call) (io.ReadCloser, error) {
+	var body io.Reader
+	if k.body != nil {
+		b, err := json.Marshal(k.body)
+		if err != nil {
+			return nil, c.fail(k, err)
+		}
+		body = bytes.NewReader(b)
+	}
+	u := c.url(k.resource, k.namespace, k.names...)
+	u.RawQuery = k.query.Encode()
+	req, err := http.NewRequestWithContext(ctx, k.method, u.String(), body)
+	if err != nil {
+		return nil, c.fail(k, err)
+	}
+	req.Header.Set("Accept", "application/json")
+	if k.body != nil {
+		req.Header.Set("Content-Type", k.content)
+	}
+	c.calls.Add(1)
+	res, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.fail(k, err)
+	}
+	if res.StatusCode < 300 {
+		return res.Body, nil
+	}
+	defer res.Body.Close()
+	return nil, c.fail(k, statusError(res))
+}
+
+// maxStatus bounds the answer of a call that failed, in bytes.
+const maxStatus = 64 << 10
+
+func statusError(res *http.Response) error {
+	b, _ := io.ReadAll(io.LimitReader(res.Body, maxStatus)) // what came is what there is to say
+	s := &apierrors.StatusError{}
+	if json.Unmarshal(b, &s.ErrStatus) == nil && s.ErrStatus.Kind == "Status" && s.ErrStatus.Code != 0 {
+		return s
+	}
+	s = apierrors.NewGenericServerResponse(res.StatusCode, "", schema.GroupResource{}, "", string(b), 0, false)
+	if after, err := strconv.Atoi(res.Header.Get("Retry-After")); err == nil {
+		s.ErrStatus.Details.RetryAfterSeconds = int32(after)
+	}
+	return s
+}
+
+// maxAnswer bounds the answer of a call that went well, in bytes. The largest is a
+// list of pods.
+const maxAnswer = 256 << 20
+
+func (c *Client) do(ctx context.Context, k call, into any) error {
+	return Again(ctx, func() error {
+		body, err := c.open(ctx, k)
+		if err != nil {
+			return err
+		}
+		defer body.Close()
+		if into == nil {
+			return nil
+		}
+		if err := json.NewDecoder(io.LimitReader(body, maxAnswer)).Decode(into); err != nil {
+			return c.fail(k, err)
+		}
+		return nil
+	})
+}
+
+// How long a call is made again where the API server does not answer or says that
+// it cannot now, and the pauses between. An API server that restarts is back in 3
+// to 20 s.
+const (
+	patience   = time.Minute
+	pauseFirst = 50 * time.Millisecond
+	pauseMost  = 2 * time.Second
+)
+
+// Again does f until it goes well, fails for good, or patience ends.
+func Again(ctx context.Context, f func() error) error {
+	until := time.Now().Add(patience)
+	for pause := pauseFirst; ; pause = min(2*pause, pauseMost) {
+		err := f()
+		if err == nil || !Transient(err) || time.Now().Add(pause).After(until) {
+			return err
+		}
+		if !Pause(ctx, pause) {
+			return errors.Join(context.Cause(ctx), err)
+		}
+	}
+}
+
+// Pause waits for about so long, and reports whether ctx has not ended meanwhile.
+// It is not the same for all, so that many clients do not come back at once.
+func Pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d/2 + rand.N(d))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Transient tells an error that may be gone when the call is made again: the API
+// server is not there, or cannot answer now.
+func Transient(err error) bool {
+	var s *apierrors.StatusError
+	if !errors.As(err, &s) {
+		return !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded)
+	}
+	code := s.ErrStatus.Code
+	return code == http.StatusTooManyRequests || code >= 500 && code != http.StatusNotImplemented
+}
+
+// Create makes an object. A call that broke off may have made it: then the error
+// of the next one is that it exists.
+func Create[T any](ctx context.Context, c *Client, r Resource, namespace string, o *T, dryRun bool) (*T, error) {
+	made := new(T)
+	q := url.Values{}
+	if dryRun {
+		q.Set("dryRun", "All")
+	}
+	err := c.do(ctx, call{verb: "create", method: http.MethodPost, resource: r, namespace: namespace, query: q, content: "application/json", body: o}, made)
+	return made, err
+}
+
+// Get reads one object.
+func Get[T any](ctx context.Context, c *Client, r Resource, namespace, name string) (*T, error) {
+	o := new(T)
+	return o, c.do(ctx, call{verb: "get", method: http.MethodGet, resource: r, namespace: namespace, names: []string{name}}, o)
+}
+
+// Patch changes one object by a JSON merge patch.
+func (c *Client) Patch(ctx context.Context, r Resource, namespace, name string, patch any) error {
+	return c.do(ctx, call{verb: "patch", method: http.MethodPatch, resource: r, namespace: namespace, names: []string{name}, content: "application/merge-patch+json", body: patch}, nil)
+}
+
+// Delete deletes one object and what it owns, foreground: it stays until all of
+// that is gone. uid is the one that is meant. That it is gone already is no error.
+func (c *Client) Delete(ctx context.Context, r Resource, namespace, name, uid string) error {
+	options := map[string]any{"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground"}
+	if uid != "" {
+		options["preconditions"] = map[string]string{"uid": uid}
+	}
+	err := c.do(ctx, call{verb: "delete", method: http.MethodDelete, resource: r, namespace: namespace, names: []string{name}, content: "application/json", body: options}, nil)
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // another one of that name is not meant
+	}
+	return err
+}
+
+// May asks whether the account may do something.
+func (c *Client) May(ctx context.Context, namespace, verb, group, resource, sub string) (bool, error) {
+	type attributes struct {
+		Namespace   string `json:"namespace"`
+		Verb        string `json:"verb"`
+		Group       string `json:"group,omitempty"`
+		Resource    string `json:"resource"`
+		Subresource string `json:"subresource,omitempty"`
+	}
+	type review struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
+		Spec       struct {
+			ResourceAttributes attributes `json:"resourceAttributes"`
+		} `json:"spec"`
+		Status struct {
+			Allowed bool `json:"allowed"`
+		} `json:"status"`
+	}
+	r := &review{APIVersion: "authorization.k8s.io/v1", Kind: "SelfSubjectAccessReview"}
+	r.Spec.ResourceAttributes = attributes{namespace, verb, group, resource, sub}
+	r, err := Create(ctx, c, Reviews, "", r, false)
+	return r.Status.Allowed, err
+}
+
+// Version is what the API server says that it is, as "v1.34.4".
+func (c *Client) Version(ctx context.Context) (string, error) {
+	u := *c.Server
+	u.Path = path.Join(u.Path, "version")
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return "", err
+	}
+	c.calls.Add(1)
+	res, err := c.http.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer res.Body.Close()
+	var v struct {
+		GitVersion string `json:"gitVersion"`
+	}
+	err = json.NewDecoder(io.LimitReader(res.Body, maxStatus)).Decode(&v)
+	return v.GitVersion, err
+}
