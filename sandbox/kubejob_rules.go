@@ -1,5 +1,7 @@
 package sandbox
 
+import "strings"
+
 // KubernetesRule is what kick's account may do with one kind of object in the
 // namespace of its sandboxes.
 type KubernetesRule struct {
@@ -17,4 +19,10 @@ var KubernetesRules = []KubernetesRule{
 	{"", "pods/exec", []string{"get", "create"}, "the line to the shim; newer API servers want create too"},
 	{"", "events", []string{"list", "watch"}, "why a pod does not start"},
 	{"", "persistentvolumeclaims", []string{"get"}, "the access mode of a claim, where workspaces lie on one"},
+}
+
+// split takes what is below a kind apart, as in "pods/exec".
+func (r KubernetesRule) split() (resource, sub string) {
+	resource, sub, _ = strings.Cut(r.Resource, "/")
+	return resource, sub
 }

@@ -152,6 +152,7 @@ func (k *kick) command(ctx context.Context) (*session, error) {
 	if s.exit == nil || s.exit.Code != 0 || s.exit.Signal != 0 {
 		_, overDisk = s.dog.lookAtDisk(context.WithoutCancel(ctx))
 	}
+	overDisk = overDisk || s.overDisk
 	res.Peak = s.dog.peak
 	s.outcome(res, overDisk)
 	s.sayExited()

@@ -212,7 +212,7 @@ func (b *podmanBox) read() {
 const pingEvery = 5 * time.Second
 
 func (b *podmanBox) watchService(ctx context.Context) {
-	lost := make(chan string, 1)
+	lost := make(chan loss, 1)
 	b.dog.lost = lost
 	b.serving.Go(func() {
 		t := time.NewTicker(pingEvery)
@@ -230,7 +230,7 @@ func (b *podmanBox) watchService(ctx context.Context) {
 				b.mu.Lock()
 				b.unheard = true
 				b.mu.Unlock()
-				lost <- fmt.Sprintf("the Podman service does not answer any more (%v)", err)
+				lost <- loss{ReasonLost, fmt.Sprintf("the Podman service does not answer any more (%v)", err)}
 				return
 			}
 		}

@@ -91,6 +91,8 @@ type session struct {
 	started    time.Time
 	exit       *frame.ExitStatus
 	saidExited bool
+	overDisk   bool   // the shim found the disk limit reached
+	oomKills   int64  // and counted these
 	problem    string // what the shim said that it could not do
 	broke      error  // how it broke the protocol
 	complete   bool   // it said goodbye
@@ -132,6 +134,7 @@ func (s *session) run(ctx context.Context) (err error) {
 	if err == nil && s.sendErr != nil && s.problem == "" && s.started.IsZero() {
 		err = &Error{Kind: ErrRuntime, Op: "give the sandbox its workspace", Err: s.sendErr}
 	}
+	used.oomKills += s.oomKills
 	if used.oomKills > 0 && (s.exit == nil || s.exit.Code != 0) {
 		s.killed.CompareAndSwap(nil, new(ReasonOutOfMemory))
 	}
@@ -284,6 +287,7 @@ func (s *session) take(m frame.Message) error {
 		_ = s.to.Write(frame.Ack, nil)
 	case frame.Exit:
 		s.exit = &m.Exit
+		s.noteUsage(m.Exit.Usage)
 		close(s.exited)
 		if s.pauses {
 			s.pause()
@@ -312,6 +316,16 @@ func (s *session) send() {
 	if s.sendErr = sendWorkspace(ctx, s.to, s.spec.Workspace); s.sendErr != nil {
 		s.box.kill()
 	}
+}
+
+// noteUsage takes what the shim has seen where nothing outside can look.
+func (s *session) noteUsage(u *frame.Usage) {
+	if u == nil || !s.sends {
+		return
+	}
+	s.dog.peak = Usage{Memory: u.Memory, Processes: u.Processes, Disk: u.Disk}
+	s.dog.full = u.Full
+	s.overDisk, s.oomKills = u.DiskLimit, u.OOMKills
 }
 
 // pause is called when the command has ended, with everything else in its

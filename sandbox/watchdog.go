@@ -32,12 +32,18 @@ type watchdog struct {
 	// diskReserve is what the workspace's file system must have left, if that
 	// is more than it must have anyway.
 	diskReserve int64
-	// lost says when the runtime has lost sight of the sandbox, and why.
-	lost <-chan string
+	// lost says when the runtime has lost the sandbox, or sight of it.
+	lost <-chan loss
 	// full tells that the process limit was seen reached.
 	full bool
 	// why says more of the limit that was reached, where there is more to say.
 	why string
+}
+
+// loss is how a runtime has lost a sandbox.
+type loss struct {
+	reason Reason
+	why    string
 }
 
 // Each watcher looks at most so often, and seldom enough to cost no more than
@@ -68,9 +74,9 @@ func (w *watchdog) run(ctx context.Context, exceeded func(Reason)) {
 		select {
 		case <-ctx.Done():
 			return
-		case why := <-w.lost:
-			w.say(why)
-			exceeded(ReasonLost)
+		case l := <-w.lost:
+			w.say(l.why)
+			exceeded(l.reason)
 			return
 		case <-memory:
 			begin := time.Now()

@@ -302,7 +302,7 @@ func (c *command) supervise(cfg frame.Config, w *frame.Writer, orders <-chan ord
 	}
 	<-reaped
 	output.Wait()
-	status := frame.ExitStatus{Code: ws.ExitStatus(), Timeout: timeout, Usage: watched.end()}
+	status := frame.ExitStatus{Code: ws.ExitStatus(), Timeout: timeout, Usage: watched.end(cfg, ws != 0)}
 	if ws.Signaled() {
 		status.Code, status.Signal = -1, int(ws.Signal())
 	}

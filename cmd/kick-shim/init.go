@@ -1,6 +1,8 @@
 package main
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -49,6 +51,9 @@ type host struct {
 	gone func()
 	// collectOnly tells that the command has run, for another host.
 	collectOnly bool
+	// network waits until there is none, and says what is wrong if there is. It is
+	// nil where there can be none.
+	network func() string
 }
 
 // converse tells the host that the sandbox is ready, waits for its word and does
@@ -62,7 +67,11 @@ func (h host) converse() error {
 	if h.collectOnly && cfg.Mode != frame.CollectMode {
 		return errors.New("the command of this sandbox has run for another host")
 	}
-	if err := h.out.WriteJSON(frame.Ready, frame.Readiness{Probes: probe(cfg), Shown: show(cfg.Show)}); err != nil {
+	probes := probe(cfg)
+	if h.network != nil {
+		probes["no-network"] = h.network()
+	}
+	if err := h.out.WriteJSON(frame.Ready, frame.Readiness{Probes: probes, Shown: show(cfg.Show)}); err != nil {
 		return err
 	}
 	if err := h.awaitGo(); err != nil {
@@ -230,10 +239,14 @@ func probe(cfg frame.Config) map[string]string {
 	return probes
 }
 
-// show reads files for the host.
+// show reads files for the host. This program is shown by its SHA-256.
 func show(names []string) map[string]string {
 	shown := map[string]string{}
 	for _, name := range names {
+		if name == frame.ShownShim {
+			shown[name] = ownDigest()
+			continue
+		}
 		f, err := os.Open(name)
 		if err != nil {
 			continue // that it is not among them says it
@@ -244,6 +257,19 @@ func show(names []string) map[string]string {
 		f.Close()
 	}
 	return shown
+}
+
+func ownDigest() string {
+	f, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return err.Error()
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return err.Error()
+	}
+	return hex.EncodeToString(h.Sum(nil))
 }
 
 func describe(errno syscall.Errno) string {

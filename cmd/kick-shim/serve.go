@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"runtime"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
@@ -39,7 +40,12 @@ func wait() error {
 	if err := lockDown(w.Jail); err != nil {
 		return err
 	}
-	err := unix.Exec("/proc/self/exe", []string{"kick-shim", "serve", strconv.FormatInt(w.AloneMS, 10)}, nil)
+	w.Jail = frame.Jail{} // it is done
+	rest, err := json.Marshal(w)
+	if err != nil {
+		return err
+	}
+	err = unix.Exec("/proc/self/exe", []string{"kick-shim", "serve", string(rest)}, nil)
 	return fmt.Errorf("execute the second stage: %w", err)
 }
 
@@ -57,24 +63,27 @@ func serve() error {
 	if err := unix.CloseRange(3, math.MaxUint32, 0); err != nil {
 		return failed("descriptors", "close inherited descriptors", err)
 	}
-	ms, err := strconv.ParseInt(os.Args[len(os.Args)-1], 10, 64)
-	if err != nil {
-		return fmt.Errorf("read how long to wait for a host: %w", err)
+	var w frame.Wait
+	if err := json.Unmarshal([]byte(os.Args[len(os.Args)-1]), &w); err != nil {
+		return fmt.Errorf("read what to wait for: %w", err)
 	}
-	alone := time.Duration(ms) * time.Millisecond
+	alone := time.Duration(w.AloneMS) * time.Millisecond
+	confined := make(chan string, 1)
+	go func() { confined <- confinement(w.Canaries) }()
 	l, err := net.Listen("unix", linePath)
 	if err != nil {
 		return fmt.Errorf("listen for the host: %w", err)
 	}
 	hosts := resume.NewServer()
 	go accept(l, hosts)
+	network := sync.OnceValue(func() string { return <-confined })
 	for first := true; ; first = false {
 		s := hosts.Accept(alone)
 		if s == nil {
 			return errors.New("no host has come")
 		}
 		go s.EndAlone(alone)
-		if attend(s, first) && s.Drain(alone) {
+		if attend(s, first, network) && s.Drain(alone) {
 			return nil
 		}
 		s.End()
@@ -83,8 +92,8 @@ func serve() error {
 }
 
 // attend serves one host, and reports whether all that it wanted is said.
-func attend(s *resume.Stream, first bool) bool {
-	h := host{in: frame.NewReader(bufio.NewReader(s)), out: frame.NewWriter(s), gone: func() {}, collectOnly: !first}
+func attend(s *resume.Stream, first bool, network func() string) bool {
+	h := host{in: frame.NewReader(bufio.NewReader(s)), out: frame.NewWriter(s), gone: func() {}, collectOnly: !first, network: network}
 	err := h.converse()
 	if err != nil {
 		// If it is because the host is gone, nobody is told.

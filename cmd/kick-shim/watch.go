@@ -59,12 +59,16 @@ func watch(cfg frame.Config) *watcher {
 	return w
 }
 
-// end looks a last time and tells all that was seen; nil where nobody asked.
-func (w *watcher) end() *frame.Usage {
+// end tells all that was seen, nil where nobody asked. A command that failed may
+// have done so for want of space, so the workspace is measured a last time.
+func (w *watcher) end(cfg frame.Config, failed bool) *frame.Usage {
 	close(w.stop)
 	<-w.done
 	if w.limits == nil {
 		return nil
+	}
+	if failed {
+		w.lookAtDisk(cfg.WorkDir)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -125,7 +129,7 @@ func (w *watcher) lookAtDisk(dir string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.used.Disk = max(w.used.Disk, total)
-	w.used.DiskLimit = deep || total > w.limits.Disk
+	w.used.DiskLimit = w.used.DiskLimit || deep || total > w.limits.Disk
 	return w.used.DiskLimit
 }
 

@@ -118,6 +118,9 @@ type Readiness struct {
 	Shown map[string]string `json:"shown,omitempty"`
 }
 
+// ShownShim among Config.Show is the SHA-256 of the shim itself, in hex.
+const ShownShim = "shim"
+
 // MaxShown is how much of a file of Config.Show is passed on, in bytes.
 const MaxShown = 16 << 10
 
@@ -142,6 +145,9 @@ type Usage struct {
 type Wait struct {
 	Jail    Jail  `json:"jail"`
 	AloneMS int64 `json:"aloneMS"` // how long it waits for a host, in milliseconds
+	// Canaries are addresses, HOST:PORT, that a sandbox without a network cannot
+	// reach. The shim is ready when it cannot.
+	Canaries []string `json:"canaries,omitempty"`
 }
 
 // ExitStatus is the end of the command.

@@ -8,8 +8,12 @@ import (
 	"net/url"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/remotecommand"
 )
+
+// The package remotecommand logs each stream that breaks; who uses it is told.
+func init() { runtime.ErrorHandlers = nil }
 
 // Exec runs a program in a container of a pod. The connection is its standard input
 // and output, and what it says of its trouble goes to words. It ends when the

@@ -1,0 +1,411 @@
+package sandbox
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/kickhq/kick/internal/frame"
+	"github.com/kickhq/kick/internal/kube"
+	"github.com/kickhq/kick/internal/resume"
+)
+
+// kubeBox is one Job, from its making to its end, or one that a dead process has
+// left.
+type kubeBox struct {
+	launcher *Kubernetes
+	client   *kube.Client
+	spec     LaunchSpec
+	mode     frame.Mode
+	plan     *kubePlan
+	adopted  *batchv1.Job // in CollectMode
+
+	eye     *kubeEye
+	uid     string // of the Job
+	pod     *corev1.Pod
+	line    *resume.Client
+	words   tail // of the programs that connect
+	carried sync.WaitGroup
+	cancel  context.CancelFunc // of carrying
+
+	mu     sync.Mutex
+	killed bool
+	ending kubeNews // how it ended, if not by the session's will
+	gonech chan struct{}
+	used   boxUsage
+}
+
+// Bounds of what is done again.
+const (
+	kubeAttempts = 3                // to have a pod, where the cluster took the one before away
+	kubeCut      = 2 * time.Minute  // without a connection, while the pod runs
+	kubeRemove   = 2 * time.Minute  // for the end of a pod and its Job
+	kubeAdopt    = 15 * time.Second // for the pod of an orphan to be seen
+)
+
+// start makes the Job, waits for its pod and connects.
+func (b *kubeBox) start(ctx context.Context, dog *watchdog) (_ line, err error) {
+	l := b.launcher
+	b.words.max = 4 << 10
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, b.remove())
+			b.eye.close()
+		}
+	}()
+	if b.adopted != nil {
+		watch := &kubeWatch{client: b.client, namespace: l.config.Namespace, labels: labelID + "=" + b.spec.ID}
+		b.eye = watch.open(b.spec.ID)
+		b.uid = string(b.adopted.UID)
+		b.eye.expect(b.uid)
+		ctx, cancel := context.WithTimeout(ctx, kubeAdopt)
+		defer cancel()
+		if _, err := b.awaitPod(ctx); err != nil {
+			return line{}, err
+		}
+	} else {
+		b.eye = l.watch.open(b.spec.ID)
+		if err := b.attempt(ctx); err != nil {
+			return line{}, err
+		}
+	}
+	lost := make(chan loss, 1)
+	dog.lost = lost
+	b.line = resume.NewClient(l.keyOf(b.uid), b.adopted == nil)
+	ctx, b.cancel = context.WithCancel(context.Background())
+	b.carried.Go(func() { b.carry(ctx) })
+	b.carried.Go(func() { b.attendEnd(ctx, lost) })
+	return line{to: b.line, from: b.line}, nil
+}
+
+// attempt has a pod started, more than once where the cluster takes it away before
+// anything has run in it.
+func (b *kubeBox) attempt(ctx context.Context) error {
+	for try := 1; ; try++ {
+		if err := b.make(ctx); err != nil {
+			return err
+		}
+		waiting, cancel := context.WithTimeoutCause(ctx, b.launcher.config.Pending, errPending)
+		n, err := b.awaitPod(waiting)
+		cancel()
+		if err == nil || !n.again || try == kubeAttempts || ctx.Err() != nil {
+			return err
+		}
+		if err := b.remove(); err != nil {
+			return err
+		}
+	}
+}
+
+// errPending ends waiting for a pod.
+var errPending = errors.New("it did not start in time")
+
+// make makes the Job. One of that name is what a dead kick of this id has left,
+// since the id is claimed, or what a call has made that broke off.
+func (b *kubeBox) make(ctx context.Context) error {
+	owner, err := claimOwner()
+	if err != nil {
+		return err
+	}
+	start := make([]byte, 8)
+	_, _ = rand.Read(start) // never fails on Linux
+	l := b.launcher
+	if b.plan, err = newKubePlan(l.config, b.spec, b.mode, owner, hex.EncodeToString(start), time.Now()); err != nil {
+		return err
+	}
+	key, value, _ := strings.Cut(l.watch.labels, "=")
+	b.plan.job.Labels[key], b.plan.job.Spec.Template.Labels[key] = value, value
+	for {
+		made, err := kube.Create(ctx, b.client, kube.Jobs, l.config.Namespace, b.plan.job, false)
+		if apierrors.IsAlreadyExists(err) {
+			old, err := kube.Get[batchv1.Job](ctx, b.client, kube.Jobs, l.config.Namespace, b.plan.job.Name)
+			switch {
+			case apierrors.IsNotFound(err):
+				continue
+			case err != nil:
+				return b.failed(ctx, "look at the Job "+b.plan.job.Name, err)
+			case old.Annotations[annotationStart] == b.plan.job.Annotations[annotationStart]:
+				made = old
+			default:
+				if err := b.removeOld(ctx, old); err != nil {
+					return err
+				}
+				continue
+			}
+		} else if err != nil {
+			return b.failed(ctx, "make the Job "+b.plan.job.Name, err)
+		}
+		b.uid = string(made.UID)
+		b.eye.expect(b.uid)
+		return nil
+	}
+}
+
+func (b *kubeBox) failed(ctx context.Context, op string, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return kubeError(op, err)
+}
+
+// removeOld removes a Job that a dead kick has left.
+func (b *kubeBox) removeOld(ctx context.Context, old *batchv1.Job) error {
+	owner, err := claimOwner()
+	if err != nil {
+		return err
+	}
+	deadline, err := time.Parse(time.RFC3339, old.Annotations[annotationDeadline])
+	expired := err == nil && time.Now().After(deadline)
+	if old.Labels[labelID] != b.spec.ID || old.Labels[labelOwner] != owner && !expired {
+		return &Error{Kind: ErrRuntime, Op: "make the Job " + old.Name, Err: errors.New("there is one of that name, and it is not this host's"), Remedy: "Wait for its end, or remove it: kubectl delete job " + old.Name}
+	}
+	return removeJob(ctx, b.client, b.launcher.config.Namespace, old)
+}
+
+// removeJob removes a Job and waits until it is gone, which its pods are before.
+func removeJob(ctx context.Context, c *kube.Client, namespace string, j *batchv1.Job) error {
+	ctx, cancel := context.WithTimeout(ctx, kubeRemove)
+	defer cancel()
+	w := &kubeWatch{client: c, namespace: namespace, labels: labelID + "=" + j.Labels[labelID]}
+	e := w.open(j.Labels[labelID])
+	defer e.close()
+	e.update(func(e *kubeEye) { e.uid, e.seen.job = string(j.UID), j })
+	if err := c.Delete(ctx, kube.Jobs, namespace, j.Name, string(j.UID)); err != nil {
+		return kubeError("remove the Job "+j.Name, err)
+	}
+	return e.awaitEnd(ctx, j.Name)
+}
+
+// awaitEnd waits until neither the Job nor its pod is there.
+func (e *kubeEye) awaitEnd(ctx context.Context, name string) error {
+	for {
+		seen, blind, changed := e.look()
+		switch {
+		case seen.jobGone && (seen.pod == nil || seen.podGone):
+			return nil
+		case blind != nil:
+			return kubeError("see the end of the Job "+name, blind)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return &Error{Kind: ErrRuntime, Op: "remove the Job " + name, Err: fmt.Errorf("it or its pod is still there after %v: %s", kubeRemove, seen.news().why),
+				Remedy: "If its node is gone, remove the node or force: kubectl delete pod --force; kick gc looks again"}
+		}
+	}
+}
+
+// awaitPod waits until the pod runs.
+func (b *kubeBox) awaitPod(ctx context.Context) (kubeNews, error) {
+	for {
+		seen, blind, changed := b.eye.look()
+		n := seen.news()
+		fail := func(err error) (kubeNews, error) {
+			return n, &Error{Kind: ErrRuntime, Op: "start the pod of kick-" + b.spec.ID, Err: err, Remedy: n.remedy}
+		}
+		switch {
+		case blind != nil:
+			return n, kubeError("watch the Job kick-"+b.spec.ID, blind)
+		case n.phase == kubeRunning:
+			b.pod = seen.pod
+			return n, nil
+		case n.phase == kubeEnded:
+			return fail(errors.New(escaped(n.why)))
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			if err := context.Cause(ctx); errors.Is(err, errPending) || b.adopted != nil {
+				return fail(fmt.Errorf("%w: %s", err, escaped(n.why)))
+			}
+			return n, context.Cause(ctx)
+		}
+	}
+}
+
+// find finds the Job that a dead kick of this id has left.
+func (b *kubeBox) find(ctx context.Context) error {
+	name := "kick-" + b.spec.ID
+	j, err := kube.Get[batchv1.Job](ctx, b.client, kube.Jobs, b.launcher.config.Namespace, name)
+	if apierrors.IsNotFound(err) {
+		return &Error{Kind: ErrRuntime, Op: "collect the work of " + name, Err: errors.New("its pod is gone, and nothing else had the work"), Remedy: "What had come back before is kept"}
+	}
+	if err != nil {
+		return b.failed(ctx, "look at the Job "+name, err)
+	}
+	if j.Labels[labelID] != b.spec.ID {
+		return &Error{Kind: ErrRuntime, Op: "collect the work of " + name, Err: errors.New("the Job of that name is not kick's")}
+	}
+	b.adopted = j
+	return nil
+}
+
+// carry connects with the shim, again and again while the pod runs.
+func (b *kubeBox) carry(ctx context.Context) {
+	shim := b.pod.Spec.Containers[0].Command[0]
+	pause, since := 10*time.Millisecond, time.Now()
+	for ctx.Err() == nil {
+		begun := time.Now()
+		conn, err := b.client.Exec(ctx, b.launcher.config.Namespace, b.pod.Name, kubeContainer, []string{shim, "line"}, &b.words)
+		if err == nil {
+			err = b.line.Carry(conn)
+		}
+		if errors.Is(err, resume.ErrEnded) || ctx.Err() != nil {
+			return
+		}
+		if time.Since(begun) > time.Second {
+			pause, since = 10*time.Millisecond, time.Now()
+		}
+		if final := strings.Contains(err.Error(), "orbidden") || time.Since(since) > kubeCut; final {
+			b.noteEnd(kubeNews{phase: kubeEnded, reason: ReasonLost, why: "the line to the pod is cut: " + escaped(err.Error())})
+			b.line.End()
+			return
+		}
+		if !kube.Pause(ctx, pause) {
+			return
+		}
+		pause = min(2*pause, 2*time.Second)
+	}
+}
+
+// attendEnd notes how the pod ends, and ends the line then.
+func (b *kubeBox) attendEnd(ctx context.Context, lost chan<- loss) {
+	for {
+		seen, blind, changed := b.eye.look()
+		n := seen.news()
+		if blind != nil {
+			n = kubeNews{phase: kubeEnded, reason: ReasonLost, why: kubeError("watch the pod", blind).Error()}
+		}
+		if n.phase == kubeEnded {
+			b.noteEnd(n)
+			close(b.gonech)
+			lost <- loss{n.reason, escaped(n.why)}
+			// What the pod has said by then is on the way, if anything is.
+			kube.Pause(ctx, lastBytes)
+			b.line.End()
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			close(b.gonech)
+			return
+		}
+	}
+}
+
+// lastBytes is how long what a pod has sent may take to come when it has ended.
+const lastBytes = time.Second
+
+func (b *kubeBox) noteEnd(n kubeNews) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ending.phase != kubeEnded && !b.killed {
+		b.ending = n
+		if n.reason == ReasonOutOfMemory {
+			b.used.oomKills++
+		}
+	}
+}
+
+func (b *kubeBox) configs() ([]frame.Config, error) {
+	p := b.plan
+	if p == nil {
+		p = &kubePlan{config: b.launcher.config, spec: b.spec, limits: resolveLimits(b.spec.Limits), mode: b.mode}
+	}
+	return []frame.Config{p.shimConfig()}, nil
+}
+
+// admit tells the gateway where the sandbox's connections come from.
+func (b *kubeBox) admit() error {
+	t := b.spec.Egress.TCP
+	if t == nil || b.mode == frame.CollectMode {
+		return nil
+	}
+	seen, _, _ := b.eye.look()
+	ip, err := netip.ParseAddr(seen.pod.Status.PodIP)
+	if err == nil {
+		err = t.Admit(ip)
+	}
+	if err != nil {
+		return &Error{Kind: ErrRuntime, Op: "tell the gateway the pod's address", Err: err}
+	}
+	return nil
+}
+
+// kill ends the pod at once: its Job is deleted.
+func (b *kubeBox) kill() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.killed {
+		return
+	}
+	b.killed = true
+	b.carried.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), killGrace)
+		defer cancel()
+		_ = b.client.Delete(ctx, kube.Jobs, b.launcher.config.Namespace, "kick-"+b.spec.ID, b.uid) // end does it again
+	})
+	time.AfterFunc(killGrace, b.line.End)
+}
+
+func (b *kubeBox) gone() <-chan struct{} { return b.gonech }
+
+func (b *kubeBox) lastWords() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ending.phase == kubeEnded {
+		return b.ending.why
+	}
+	return b.words.String()
+}
+
+// describe tells what ran.
+func (b *kubeBox) describe(r *Result) {
+	if b.pod == nil {
+		return
+	}
+	for _, c := range b.pod.Status.ContainerStatuses {
+		r.Image = or(c.ImageID, b.spec.Image)
+	}
+	r.Isolation.Engine = "Kubernetes, node " + b.pod.Spec.NodeName
+}
+
+// look: nothing outside can look into the pod. The shim has told what it saw.
+func (b *kubeBox) look() {}
+
+func (b *kubeBox) end() (boxUsage, error) {
+	b.mu.Lock()
+	b.killed = true // from here on there is nothing to kill, and the end is ours
+	b.mu.Unlock()
+	b.cancel()
+	b.line.End()
+	err := b.remove()
+	b.carried.Wait()
+	b.eye.close()
+	return b.used, err
+}
+
+// remove deletes the Job, and returns when it and its pod are gone.
+func (b *kubeBox) remove() error {
+	if b.uid == "" {
+		return nil // none was made
+	}
+	name := "kick-" + b.spec.ID
+	ctx, cancel := context.WithTimeout(context.Background(), kubeRemove)
+	defer cancel()
+	if err := b.client.Delete(ctx, kube.Jobs, b.launcher.config.Namespace, name, b.uid); err != nil {
+		return kubeError("remove the Job "+name, err)
+	}
+	return b.eye.awaitEnd(ctx, name)
+}

@@ -1,0 +1,105 @@
+package sandbox_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kickhq/kick/internal/image"
+	"github.com/kickhq/kick/internal/kubetest"
+	"github.com/kickhq/kick/sandbox"
+	"github.com/kickhq/kick/sandbox/sandboxtest"
+)
+
+// What tells a test's other processes where its namespace is.
+const (
+	kubeConfigEnv    = "KICK_TEST_KUBE_CONFIG"
+	kubeNamespaceEnv = "KICK_TEST_KUBE_NAMESPACE"
+	kubeShimEnv      = "KICK_TEST_KUBE_SHIM"
+	kubeDirEnv       = "KICK_TEST_KUBE_DIR"
+)
+
+// kubeNamespace makes a namespace for this test's launchers.
+func kubeNamespace(t *testing.T) *kubetest.Namespace {
+	t.Helper()
+	c := kubetest.Open(t)
+	n := c.Namespace(t)
+	t.Setenv(kubeConfigEnv, n.Kubeconfig)
+	t.Setenv(kubeNamespaceEnv, n.Name)
+	t.Setenv(kubeShimEnv, shimImage(t, c))
+	t.Setenv(kubeDirEnv, t.TempDir())
+	return n
+}
+
+// shimImage gives the node an image with the shim of these tests alone.
+func shimImage(t *testing.T, c *kubetest.Cluster) string {
+	t.Helper()
+	root, out := t.TempDir(), filepath.Join(t.TempDir(), "shim.tar")
+	if err := os.WriteFile(filepath.Join(root, "kick-shim"), sandbox.Shim(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := image.Build(t.Context(), image.Options{From: root, Name: "localhost/kick-shim:test", Out: out, Time: image.DefaultTime, Cache: t.TempDir()}); err != nil {
+		t.Fatal(err)
+	}
+	return c.Load(t, out)
+}
+
+func newKube() (*sandbox.Kubernetes, error) {
+	return sandbox.NewKubernetes(sandbox.KubernetesConfig{
+		Shim:       func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(sandbox.Shim())), nil },
+		Dir:        os.Getenv(kubeDirEnv),
+		Kubeconfig: os.Getenv(kubeConfigEnv), Namespace: os.Getenv(kubeNamespaceEnv),
+		Image: os.Getenv(kubetest.ImageEnv), ShimImage: os.Getenv(kubeShimEnv),
+		Alone: 15 * time.Second,
+	})
+}
+
+// TestKubeContract holds the Kubernetes runtime to the launcher contract.
+func TestKubeContract(t *testing.T) {
+	var remains func() ([]string, error)
+	if os.Getenv(kubeConfigEnv) == "" { // the suite's other processes have it
+		n := kubeNamespace(t)
+		remains = func() ([]string, error) {
+			return strings.Fields(n.Kubectl(t, "get", "jobs,pods", "--namespace", n.Name, "--output", "name")), nil
+		}
+	}
+	const copied = "the workspace is sent, so that the directory on this host never has the work"
+	sandboxtest.TestLauncher(t, sandboxtest.Harness{
+		New:     func() (sandbox.Launcher, error) { return newKube() },
+		Image:   os.Getenv(kubetest.ImageEnv),
+		Sent:    true,
+		Remains: remains,
+		Cannot:  map[string]string{"WorkOnly": copied, "BaseObjects": "the base's objects are sent, and the sandbox's own"},
+	})
+}
+
+// A kick takes few calls, and leaves nothing.
+func TestKubeCalls(t *testing.T) {
+	n := kubeNamespace(t)
+	l, err := newKube()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	began := time.Now()
+	var events []string
+	res, err := l.Run(context.Background(), sandbox.LaunchSpec{
+		ID: "calls", Agent: "test", Image: n.Image, Command: []string{"sh", "-c", "echo hi"}, Env: map[string]string{"PATH": sandboxtest.DefaultPath},
+		Network: sandbox.NetworkNone, Workspace: sandbox.Workspace{Dir: t.TempDir()},
+		OnEvent: func(e sandbox.Event) {
+			events = append(events, string(e.Kind)+" "+e.Time.Sub(began).Round(time.Millisecond).String())
+		},
+	})
+	if err != nil || res.ExitCode != 0 {
+		t.Fatalf("%v, %+v", err, res)
+	}
+	t.Logf("%d calls, %v", l.Calls(), events)
+	if l.Calls() > 12 {
+		t.Errorf("%d calls", l.Calls())
+	}
+}

@@ -1,0 +1,281 @@
+package sandbox
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kickhq/kick/internal/frame"
+)
+
+// kubePlan is one Job, decided before anything is made: the launch specification
+// translated into what the API server is to have, and into what the host then
+// checks.
+type kubePlan struct {
+	config  KubernetesConfig
+	spec    LaunchSpec
+	limits  Limits // resolved: 0 means none
+	mode    frame.Mode
+	filter  []byte
+	rlimits []frame.Rlimit
+	job     *batchv1.Job
+}
+
+const (
+	// kubeContainer is the name of a pod's one container.
+	kubeContainer = "agent"
+	// kubeShim is where an image has the shim, if it has it.
+	kubeShim = "/usr/libexec/kick/kick-shim"
+	// kubeShimDir is where a pod has the shim if another image brings it.
+	kubeShimDir = "/run/kick/bin"
+	// lineProcesses is what the host's connections take of a limit of processes: two
+	// at once, while one replaces the other, of six to nine threads.
+	lineProcesses = 20
+)
+
+// What a pod asks its node for, since its limits are for the worst case and not
+// for the usual one: the largest measured agent uses 540 MB resident.
+const (
+	kubeRequestCPU    = 0.1
+	kubeRequestMemory = 512 << 20
+	kubeRequestDisk   = 1 << 30
+)
+
+// Annotations of a Job.
+const (
+	annotationDeadline = "kick.deadline" // RFC 3339; nothing of ours runs longer
+	annotationStart    = "kick.start"    // which attempt has made it
+)
+
+// labelNetwork tells what a pod may reach, for NetworkPolicies (see package
+// policy): with networkRestricted the gateway, else nothing.
+const (
+	labelNetwork      = "kick.network"
+	networkRestricted = "restricted"
+)
+
+// newKubePlan translates a specification, which was checked.
+func newKubePlan(config KubernetesConfig, spec LaunchSpec, mode frame.Mode, owner, start string, now time.Time) (*kubePlan, error) {
+	filter, err := systemCallFilter()
+	if err != nil {
+		return nil, &Error{Kind: ErrIsolation, Op: "seccomp", Err: err, Remedy: remedyOf("seccomp")}
+	}
+	p := &kubePlan{config: config, spec: spec, limits: resolveLimits(spec.Limits), mode: mode, filter: filter}
+	p.rlimits = commonRlimits(p.limits)
+	if p.limits.Processes > 0 && !config.HostUsers {
+		// Where users are the node's, this would count other pods' processes too.
+		r := processRlimit(p.limits)
+		r.Value += lineProcesses
+		p.rlimits = append(p.rlimits, r)
+	}
+	wait, err := json.Marshal(frame.Wait{Jail: frame.Jail{NoNewPrivs: true, Filter: filter, Rlimits: p.rlimits}, AloneMS: config.Alone.Milliseconds(), Canaries: config.Canaries})
+	if err != nil {
+		return nil, err
+	}
+	labels := maps.Clone(spec.Labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels[labelID], labels[labelAgent], labels[labelOwner], labels[labelNetwork] = spec.ID, spec.Agent, owner, string(spec.Network)
+	p.job = &batchv1.Job{
+		TypeMeta: metav1.TypeMeta{APIVersion: "batch/v1", Kind: "Job"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "kick-" + spec.ID, Namespace: config.Namespace, Labels: maps.Clone(labels),
+			Annotations: map[string]string{annotationDeadline: now.Add(p.lifetime()).UTC().Format(time.RFC3339), annotationStart: start},
+		},
+		Spec: batchv1.JobSpec{
+			Parallelism: new(int32(1)), Completions: new(int32(1)), BackoffLimit: new(int32(0)),
+			ActiveDeadlineSeconds:   new(int64(p.lifetime().Seconds())),
+			TTLSecondsAfterFinished: new(int32(600)),
+			// An agent is never started twice, whatever has ended its pod.
+			PodReplacementPolicy: new(batchv1.Failed),
+			PodFailurePolicy: &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{
+				{Action: batchv1.PodFailurePolicyActionFailJob, OnPodConditions: []batchv1.PodFailurePolicyOnPodConditionsPattern{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue}}},
+				{Action: batchv1.PodFailurePolicyActionFailJob, OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{Operator: batchv1.PodFailurePolicyOnExitCodesOpNotIn, Values: []int32{0}}},
+			}},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: p.pod(string(wait))},
+		},
+	}
+	if config.Queue != "" {
+		p.job.Labels["kueue.x-k8s.io/queue-name"] = config.Queue
+	}
+	return p, nil
+}
+
+// lifetime is how long the Job can take at most, all told. The Job's controller
+// ends it then, whatever has become of kick.
+func (p *kubePlan) lifetime() time.Duration {
+	return p.config.Pending + startTimeout + checkoutTimeout + p.limits.Wall + 2*wallGrace + collectTimeout + time.Minute
+}
+
+func (p *kubePlan) pod(wait string) corev1.PodSpec {
+	c := p.config
+	shim := kubeShim
+	var init []corev1.Container
+	if c.ShimImage != "" {
+		shim = kubeShimDir + "/kick-shim"
+		init = []corev1.Container{{
+			Name: "shim", Image: c.ShimImage, ImagePullPolicy: corev1.PullIfNotPresent,
+			Command: []string{"/kick-shim", "install", shim}, SecurityContext: kubeSecurity(), Resources: p.resources(),
+			VolumeMounts: []corev1.VolumeMount{{Name: "shim", MountPath: kubeShimDir}},
+		}}
+	}
+	volumes, mounts := p.volumes()
+	pod := corev1.PodSpec{
+		RestartPolicy:                 corev1.RestartPolicyNever,
+		ServiceAccountName:            c.ServiceAccount,
+		AutomountServiceAccountToken:  new(false),
+		EnableServiceLinks:            new(false),
+		ShareProcessNamespace:         new(false),
+		TerminationGracePeriodSeconds: new(int64(1)), // process 1 takes no signal
+		// No name is resolved: the gateway does that outside.
+		DNSPolicy: corev1.DNSNone,
+		DNSConfig: &corev1.PodDNSConfig{Nameservers: []string{"127.0.0.1"}},
+		Hostname:  p.spec.ID,
+		SecurityContext: &corev1.PodSecurityContext{
+			RunAsNonRoot: new(true), RunAsUser: new(int64(containerUID)), RunAsGroup: new(int64(containerGID)),
+			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		},
+		InitContainers: init,
+		Containers: []corev1.Container{{
+			Name: kubeContainer, Image: p.spec.Image, ImagePullPolicy: corev1.PullIfNotPresent, WorkingDir: "/",
+			Command: []string{shim, "wait", wait}, SecurityContext: kubeSecurity(), Resources: p.resources(), VolumeMounts: mounts,
+		}},
+		Volumes:           volumes,
+		NodeSelector:      c.NodeSelector,
+		PriorityClassName: c.PriorityClass,
+	}
+	if !c.HostUsers {
+		pod.HostUsers = new(false)
+	}
+	if c.RuntimeClass != "" {
+		pod.RuntimeClassName = new(c.RuntimeClass)
+	}
+	for _, s := range c.PullSecrets {
+		pod.ImagePullSecrets = append(pod.ImagePullSecrets, corev1.LocalObjectReference{Name: s})
+	}
+	for _, t := range c.Tolerations {
+		op := corev1.TolerationOpEqual
+		if t.Value == "" {
+			op = corev1.TolerationOpExists
+		}
+		pod.Tolerations = append(pod.Tolerations, corev1.Toleration{Key: t.Key, Operator: op, Value: t.Value, Effect: corev1.TaintEffect(t.Effect)})
+	}
+	return pod
+}
+
+// kubeSecurity is what the Pod Security level "restricted" wants of a container,
+// and a root file system that is read-only.
+func kubeSecurity() *corev1.SecurityContext {
+	return &corev1.SecurityContext{
+		AllowPrivilegeEscalation: new(false), Privileged: new(false), ReadOnlyRootFilesystem: new(true), RunAsNonRoot: new(true),
+		Capabilities:   &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+	}
+}
+
+// volumes are all that can be written. The workspace and the base's objects are on
+// the node's disk; what other runtimes have in memory is in memory here too.
+func (p *kubePlan) volumes() ([]corev1.Volume, []corev1.VolumeMount) {
+	var volumes []corev1.Volume
+	var mounts []corev1.VolumeMount
+	add := func(name, at string, readOnly bool, source corev1.EmptyDirVolumeSource) {
+		volumes = append(volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{EmptyDir: &source}})
+		mounts = append(mounts, corev1.VolumeMount{Name: name, MountPath: at, ReadOnly: readOnly})
+	}
+	disk := corev1.EmptyDirVolumeSource{}
+	if l := p.limits.Disk; l > 0 {
+		// The shim ends the command at the limit; the node, which takes the work
+		// with it, comes after that.
+		disk.SizeLimit = bytesOf(l + l/4 + 64<<20)
+	}
+	memory := corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: bytesOf(p.limits.tmpSize())}
+	add("workspace", p.spec.Workspace.MountPath, false, disk)
+	if p.spec.Workspace.BaseOID != "" {
+		add("base", path.Dir(BaseObjectsPath), false, disk)
+	}
+	add("tmp", "/tmp", false, memory)
+	add("home", HomeDir, false, memory)
+	if p.spec.Egress.Port != 0 {
+		add("egress", path.Dir(EgressSocketPath), false, corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: bytesOf(1 << 20)})
+	}
+	if p.config.ShimImage != "" {
+		add("shim", kubeShimDir, true, corev1.EmptyDirVolumeSource{SizeLimit: bytesOf(64 << 20)})
+	}
+	return volumes, mounts
+}
+
+func bytesOf(n int64) *resource.Quantity { return resource.NewQuantity(n, resource.BinarySI) }
+
+func (p *kubePlan) resources() corev1.ResourceRequirements {
+	r := corev1.ResourceRequirements{Requests: corev1.ResourceList{}, Limits: corev1.ResourceList{}}
+	set := func(name corev1.ResourceName, limit, request resource.Quantity) {
+		if !limit.IsZero() {
+			r.Limits[name] = limit
+			if limit.Cmp(request) < 0 {
+				request = limit
+			}
+		}
+		r.Requests[name] = request
+	}
+	cores := func(n float64) resource.Quantity {
+		return *resource.NewMilliQuantity(int64(n*1000), resource.DecimalSI)
+	}
+	set(corev1.ResourceCPU, cores(p.limits.CPUs), cores(or(p.config.RequestCPU, kubeRequestCPU)))
+	set(corev1.ResourceMemory, *bytesOf(p.limits.Memory), *bytesOf(or(p.config.RequestMemory, kubeRequestMemory)))
+	disk := int64(0)
+	if l := p.limits.Disk; l > 0 {
+		disk = 2*(l+l/4+64<<20) + 64<<20 // both volumes on disk, and the shim's
+	}
+	set(corev1.ResourceEphemeralStorage, *bytesOf(disk), *bytesOf(or(p.config.RequestDisk, kubeRequestDisk)))
+	return r
+}
+
+func or[T comparable](v, def T) T {
+	var zero T
+	if v == zero {
+		return def
+	}
+	return v
+}
+
+// shown are the files that the host wants to see of the sandbox.
+var kubeShown = []string{
+	frame.ShownShim, "/proc/self/status", "/proc/self/uid_map", "/proc/self/mountinfo", "/proc/self/limits", "/proc/self/environ", "/proc/self/cgroup",
+	"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory.max",
+	"/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us", "/sys/fs/cgroup/cpu.max",
+	"/var/run/secrets/kubernetes.io/serviceaccount/token",
+}
+
+// shimConfig is what the shim is told.
+func (p *kubePlan) shimConfig() frame.Config {
+	c := shimConfig(p.spec, p.limits, p.mode)
+	c.Sent, c.Pause = true, p.mode != frame.CollectMode
+	c.Show = kubeShown
+	if p.mode != frame.CollectMode {
+		c.Watch = &frame.Watch{Disk: p.limits.Disk, Processes: p.limits.Processes}
+	}
+	return c
+}
+
+// checkKube looks for what a pod in particular cannot be.
+func checkKube(s *LaunchSpec) error {
+	if s.Image == "" {
+		return specError("image", errors.New("there is none"), "Name an image that the cluster can pull or has, by digest (NAME@sha256:...)")
+	}
+	if len(s.ProgramDirs) > 0 {
+		return specError("program directory", fmt.Errorf("%q", s.ProgramDirs[0]), "A pod has the image's programs and no others: put the tool into the image")
+	}
+	if s.Egress.Socket != "" && s.Egress.TCP == nil {
+		return specError("egress socket", fmt.Errorf("%s: a pod has no socket of this host", s.Egress.Socket), "Give the gateway's TCP address")
+	}
+	return nil
+}

@@ -1,0 +1,104 @@
+package sandbox
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/kickhq/kick/internal/frame"
+)
+
+var updateGolden = flag.Bool("update-kube", false, "write the golden Jobs anew")
+
+// kubeCases are specifications whose Jobs are held against testdata/kube.
+var kubeCases = map[string]struct {
+	config KubernetesConfig
+	spec   LaunchSpec
+}{
+	"plain": {
+		KubernetesConfig{Namespace: "sandboxes"},
+		LaunchSpec{Command: []string{"true"}, Network: NetworkNone},
+	},
+	"everything": {
+		KubernetesConfig{
+			Namespace: "sandboxes", ShimImage: "registry.example/kick/shim@sha256:5555555555555555555555555555555555555555555555555555555555555555",
+			ServiceAccount: "sandbox", NodeSelector: map[string]string{"pool": "agents"},
+			Tolerations:  []Toleration{{Key: "agents", Value: "only", Effect: "NoSchedule"}, {Key: "spot"}},
+			RuntimeClass: "gvisor", PriorityClass: "kick-low", PullSecrets: []string{"registry"}, Queue: "agents",
+			RequestCPU: 1, RequestMemory: 1 << 30, RequestDisk: 2 << 30, Canaries: []string{"192.0.2.1:443"},
+		},
+		LaunchSpec{
+			Command: []string{"agent", "--secret-looking", "argument"}, Env: map[string]string{"HIDDEN_NAME": "hidden-content"}, Labels: map[string]string{"kick.dev/id": "k1"},
+			Workspace: Workspace{MountPath: "/src", BaseOID: "1111111111111111111111111111111111111111"},
+			Network:   NetworkRestricted, Egress: Egress{Port: 3128},
+			Limits: Limits{CPUs: 2, Memory: 4 << 30, Processes: 100, Disk: 1 << 30, Wall: 10 * time.Minute},
+		},
+	},
+	"no-limits-no-user-namespace": {
+		KubernetesConfig{Namespace: "sandboxes", HostUsers: true},
+		LaunchSpec{Command: []string{"true"}, Network: NetworkNone, Limits: Limits{Memory: -1, Processes: -1, Disk: -1}},
+	},
+}
+
+// kubeCase translates one of them.
+func kubeCase(t *testing.T, name string) *kubePlan {
+	t.Helper()
+	c := kubeCases[name]
+	c.spec.ID, c.spec.Agent, c.spec.Image = "k0123456789abc", "scanner", "registry.example/agent@sha256:4444444444444444444444444444444444444444444444444444444444444444"
+	c.spec.Workspace.MountPath = or(c.spec.Workspace.MountPath, DefaultMountPath)
+	c.config.Pending, c.config.Alone = 5*time.Minute, 10*time.Minute
+	p, err := newKubePlan(c.config, c.spec, frame.RunAndCollectMode, "1000.4026531840.abcdef01", "0123456789abcdef", time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// The translation is pure: the same specification is the same Job, which is in
+// testdata for people to read.
+func TestKubePlan(t *testing.T) {
+	t.Parallel()
+	for name := range kubeCases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			job := kubeCase(t, name).job
+			// The filter differs between architectures, and says nothing to people.
+			command := job.Spec.Template.Spec.Containers[0].Command
+			var w frame.Wait
+			if err := json.Unmarshal([]byte(command[2]), &w); err != nil || len(w.Jail.Filter) == 0 {
+				t.Fatalf("the lock-down %q: %v", command[2], err)
+			}
+			w.Jail.Filter = nil
+			short, err := json.Marshal(w)
+			if err != nil {
+				t.Fatal(err)
+			}
+			command[2] = string(short)
+			got, err := json.MarshalIndent(job, "", "  ")
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, '\n')
+			file := filepath.Join("testdata/kube", name+".json")
+			if *updateGolden {
+				if err := os.WriteFile(file, got, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil || !bytes.Equal(got, want) {
+				t.Errorf("%v: the Job is not that of %s (-update-kube writes it):\n%s", err, file, got)
+			}
+			// What the command is, and what it is given, is for the shim alone.
+			for _, private := range []string{"secret-looking", "HIDDEN_NAME", "hidden-content"} {
+				if bytes.Contains(got, []byte(private)) {
+					t.Errorf("the Job names %q", private)
+				}
+			}
+		})
+	}
+}

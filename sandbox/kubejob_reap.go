@@ -1,0 +1,102 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+
+	"github.com/kickhq/kick/internal/kube"
+)
+
+// Preflight implements Preflighter: it asks for the rights, and runs the image's
+// shell in a pod.
+func (l *Kubernetes) Preflight(ctx context.Context) (Isolation, error) {
+	if err := l.Rights(ctx); err != nil {
+		return l.isolation(), err
+	}
+	res, err := l.Run(ctx, LaunchSpec{
+		ID:      fmt.Sprintf("p%d-%d", os.Getpid(), preflights.Add(1)),
+		Agent:   "preflight",
+		Image:   l.config.Image,
+		Command: []string{"/bin/sh", "-c", ":"},
+		Network: NetworkNone,
+	})
+	if err == nil && res.ExitCode != 0 {
+		err = &Error{Kind: ErrRuntime, Op: "run /bin/sh in a pod of " + l.config.Image, Err: errors.New(res.Detail)}
+	}
+	return res.Isolation, err
+}
+
+// Rights asks whether the account may do all that the launcher does. The error
+// names what it may not.
+func (l *Kubernetes) Rights(ctx context.Context) error {
+	if err := l.open(); err != nil {
+		return err
+	}
+	var missing []error
+	for _, r := range KubernetesRules {
+		resource, sub := r.split()
+		for _, verb := range r.Verbs {
+			may, err := l.client.May(ctx, l.config.Namespace, verb, r.Group, resource, sub)
+			if err != nil {
+				return kubeError("ask for the rights of kick's account", err)
+			}
+			if !may {
+				missing = append(missing, fmt.Errorf("%s %s", verb, r.Resource))
+			}
+		}
+	}
+	if len(missing) > 0 {
+		return &Error{Kind: ErrRuntime, Op: "use namespace " + l.config.Namespace, Err: fmt.Errorf("kick's account may not: %w", errors.Join(missing...)), Remedy: "Give it the Role that `kick manifests kubernetes` prints"}
+	}
+	return nil
+}
+
+// Reap implements Reaper. A pod whose kick is dead ends by itself after a while
+// (KubernetesConfig.Alone), and until then has work that can still be taken: so a
+// Job is removed when its pod has ended, or when it is past its deadline, and only
+// if its kick does not live.
+func (l *Kubernetes) Reap(ctx context.Context) ([]string, error) {
+	if err := l.open(); err != nil {
+		return nil, nil // no cluster that could have anything
+	}
+	jobs, _, err := kube.List[batchv1.Job](ctx, l.client, kube.Selection{Resource: kube.Jobs, Namespace: l.config.Namespace, Labels: labelID})
+	if err != nil {
+		return nil, kubeError("list the Jobs of kick", err)
+	}
+	here, err := claimOwner()
+	if err != nil {
+		return nil, err
+	}
+	removed := map[string]bool{}
+	var errs []error
+	for _, j := range jobs {
+		id := j.Labels[labelID]
+		if !idForm.MatchString(id) || j.Name != "kick-"+id {
+			continue // not one that this launcher has made
+		}
+		deadline, err := time.Parse(time.RFC3339, j.Annotations[annotationDeadline])
+		expired := err == nil && time.Now().After(deadline)
+		if !expired && (j.Labels[labelOwner] != here || j.Status.Active > 0 || len(j.Status.Conditions) == 0) {
+			continue // whether its kick lives, only another place knows; or it runs
+		}
+		release, err := claimNow(id)
+		if err != nil && !expired {
+			continue // its kick lives
+		}
+		err = removeJob(ctx, l.client, l.config.Namespace, &j)
+		if release != nil {
+			release()
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		removed[id] = true
+	}
+	return names(removed), errors.Join(errs...)
+}
