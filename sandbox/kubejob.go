@@ -27,12 +27,11 @@ import (
 type Kubernetes struct {
 	config KubernetesConfig
 
-	mu      sync.Mutex
-	client  *kube.Client
-	watch   *kubeWatch
-	version string // of the API server
-	digest  string // of the shim
-	key     []byte
+	mu     sync.Mutex
+	client *kube.Client
+	watch  *kubeWatch
+	digest string // of the shim
+	key    []byte
 }
 
 var (

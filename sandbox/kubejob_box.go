@@ -134,7 +134,7 @@ func (b *kubeBox) make(ctx context.Context) error {
 				continue
 			case err != nil:
 				return b.failed(ctx, "look at the Job "+b.plan.job.Name, err)
-			case old.Annotations[annotationStart] == b.plan.job.Annotations[annotationStart]:
+			case old.Annotations[jobStart] == b.plan.job.Annotations[jobStart]:
 				made = old
 			default:
 				if err := b.removeOld(ctx, old); err != nil {
@@ -164,7 +164,7 @@ func (b *kubeBox) removeOld(ctx context.Context, old *batchv1.Job) error {
 	if err != nil {
 		return err
 	}
-	deadline, err := time.Parse(time.RFC3339, old.Annotations[annotationDeadline])
+	deadline, err := time.Parse(time.RFC3339, old.Annotations[jobDeadline])
 	expired := err == nil && time.Now().After(deadline)
 	if old.Labels[labelID] != b.spec.ID || old.Labels[labelOwner] != owner && !expired {
 		return &Error{Kind: ErrRuntime, Op: "make the Job " + old.Name, Err: errors.New("there is one of that name, and it is not this host's"), Remedy: "Wait for its end, or remove it: kubectl delete job " + old.Name}
@@ -189,7 +189,7 @@ func removeJob(ctx context.Context, c *kube.Client, namespace string, j *batchv1
 // awaitEnd waits until neither the Job nor its pod is there.
 func (e *kubeEye) awaitEnd(ctx context.Context, name string) error {
 	for {
-		seen, blind, changed := e.look()
+		seen, changed, blind := e.look()
 		switch {
 		case seen.jobGone && (seen.pod == nil || seen.podGone):
 			return nil
@@ -208,7 +208,7 @@ func (e *kubeEye) awaitEnd(ctx context.Context, name string) error {
 // awaitPod waits until the pod runs.
 func (b *kubeBox) awaitPod(ctx context.Context) (kubeNews, error) {
 	for {
-		seen, blind, changed := b.eye.look()
+		seen, changed, blind := b.eye.look()
 		n := seen.news()
 		fail := func(err error) (kubeNews, error) {
 			return n, &Error{Kind: ErrRuntime, Op: "start the pod of kick-" + b.spec.ID, Err: err, Remedy: n.remedy}
@@ -281,7 +281,7 @@ func (b *kubeBox) carry(ctx context.Context) {
 // attendEnd notes how the pod ends, and ends the line then.
 func (b *kubeBox) attendEnd(ctx context.Context, lost chan<- loss) {
 	for {
-		seen, blind, changed := b.eye.look()
+		seen, changed, blind := b.eye.look()
 		n := seen.news()
 		if blind != nil {
 			n = kubeNews{phase: kubeEnded, reason: ReasonLost, why: kubeError("watch the pod", blind).Error()}

@@ -36,6 +36,10 @@ const (
 	kubeShim = "/usr/libexec/kick/kick-shim"
 	// kubeShimDir is where a pod has the shim if another image brings it.
 	kubeShimDir = "/run/kick/bin"
+	// kubeVolume is where the init container sees the volume of the workspace, and
+	// kubeWork the directory in it that it makes.
+	kubeVolume = "/run/kick/volume"
+	kubeWork   = "work"
 	// lineProcesses is what the host's connections take of a limit of processes: two
 	// at once, while one replaces the other, of six to nine threads.
 	lineProcesses = 20
@@ -51,8 +55,8 @@ const (
 
 // Annotations of a Job.
 const (
-	annotationDeadline = "kick.deadline" // RFC 3339; nothing of ours runs longer
-	annotationStart    = "kick.start"    // which attempt has made it
+	jobDeadline = "kick.deadline" // RFC 3339; nothing of ours runs longer
+	jobStart    = "kick.start"    // which attempt has made it
 )
 
 // labelNetwork tells what a pod may reach, for NetworkPolicies (see package
@@ -89,7 +93,7 @@ func newKubePlan(config KubernetesConfig, spec LaunchSpec, mode frame.Mode, owne
 		TypeMeta: metav1.TypeMeta{APIVersion: "batch/v1", Kind: "Job"},
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "kick-" + spec.ID, Namespace: config.Namespace, Labels: maps.Clone(labels),
-			Annotations: map[string]string{annotationDeadline: now.Add(p.lifetime()).UTC().Format(time.RFC3339), annotationStart: start},
+			Annotations: map[string]string{jobDeadline: now.Add(p.lifetime()).UTC().Format(time.RFC3339), jobStart: start},
 		},
 		Spec: batchv1.JobSpec{
 			Parallelism: new(int32(1)), Completions: new(int32(1)), BackoffLimit: new(int32(0)),
@@ -124,8 +128,8 @@ func (p *kubePlan) pod(wait string) corev1.PodSpec {
 		shim = kubeShimDir + "/kick-shim"
 		init = []corev1.Container{{
 			Name: "shim", Image: c.ShimImage, ImagePullPolicy: corev1.PullIfNotPresent,
-			Command: []string{"/kick-shim", "install", shim}, SecurityContext: kubeSecurity(), Resources: p.resources(),
-			VolumeMounts: []corev1.VolumeMount{{Name: "shim", MountPath: kubeShimDir}},
+			Command: []string{"/kick-shim", "install", shim, kubeVolume + "/" + kubeWork}, SecurityContext: kubeSecurity(), Resources: p.resources(),
+			VolumeMounts: []corev1.VolumeMount{{Name: "shim", MountPath: kubeShimDir}, {Name: "workspace", MountPath: kubeVolume}},
 		}}
 	}
 	volumes, mounts := p.volumes()
@@ -199,6 +203,9 @@ func (p *kubePlan) volumes() ([]corev1.Volume, []corev1.VolumeMount) {
 	}
 	memory := corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: bytesOf(p.limits.tmpSize())}
 	add("workspace", p.spec.Workspace.MountPath, false, disk)
+	if p.config.ShimImage != "" {
+		mounts[0].SubPath = kubeWork
+	}
 	if p.spec.Workspace.BaseOID != "" {
 		add("base", path.Dir(BaseObjectsPath), false, disk)
 	}
@@ -258,7 +265,7 @@ var kubeShown = []string{
 // shimConfig is what the shim is told.
 func (p *kubePlan) shimConfig() frame.Config {
 	c := shimConfig(p.spec, p.limits, p.mode)
-	c.Sent, c.Pause = true, p.mode != frame.CollectMode
+	c.Sent, c.Pause = p.spec.Workspace.Dir != "", p.mode != frame.CollectMode
 	c.Show = kubeShown
 	if p.mode != frame.CollectMode {
 		c.Watch = &frame.Watch{Disk: p.limits.Disk, Processes: p.limits.Processes}

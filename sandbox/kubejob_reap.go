@@ -79,7 +79,7 @@ func (l *Kubernetes) Reap(ctx context.Context) ([]string, error) {
 		if !idForm.MatchString(id) || j.Name != "kick-"+id {
 			continue // not one that this launcher has made
 		}
-		deadline, err := time.Parse(time.RFC3339, j.Annotations[annotationDeadline])
+		deadline, err := time.Parse(time.RFC3339, j.Annotations[jobDeadline])
 		expired := err == nil && time.Now().After(deadline)
 		if !expired && (j.Labels[labelOwner] != here || j.Status.Active > 0 || len(j.Status.Conditions) == 0) {
 			continue // whether its kick lives, only another place knows; or it runs

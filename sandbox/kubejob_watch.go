@@ -122,10 +122,10 @@ func (e *kubeEye) update(f func(*kubeEye)) {
 }
 
 // look returns what was seen, and what is closed when there is more.
-func (e *kubeEye) look() (kubeSeen, error, <-chan struct{}) {
+func (e *kubeEye) look() (kubeSeen, <-chan struct{}, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.seen, e.blind, e.changed
+	return e.seen, e.changed, e.blind
 }
 
 // expect forgets what was seen of another Job of the same name.

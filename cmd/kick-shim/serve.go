@@ -87,7 +87,7 @@ func serve() error {
 			return nil
 		}
 		s.End()
-		killAll()
+		killRest()
 	}
 }
 
@@ -102,11 +102,11 @@ func attend(s *resume.Stream, first bool, network func() string) bool {
 	return err == nil
 }
 
-// killAll kills every other process of the sandbox and waits until it is gone. The
+// killRest kills every other process of the sandbox and waits until it is gone. The
 // host's own connections are among them; it comes again.
-func killAll() {
+func killRest() {
 	for {
-		_ = syscall.Kill(-1, syscall.SIGKILL)
+		killAll(syscall.SIGKILL)
 		var ws syscall.WaitStatus
 		if _, err := syscall.Wait4(-1, &ws, syscall.WALL, nil); err != nil && !errors.Is(err, syscall.EINTR) {
 			return // ECHILD: all are gone
@@ -175,10 +175,14 @@ func line() error {
 }
 
 // install copies this program to where the next container starts it from, for
-// images that do not have it.
+// images that do not have it, and makes the directory of the workspace, which then
+// belongs to the pod's user: git works in none of root's.
 func install() error {
-	if len(os.Args) != 3 {
-		return errors.New("install takes one argument, the file to make")
+	if len(os.Args) != 4 {
+		return errors.New("install takes two arguments, the file and the directory to make")
+	}
+	if err := os.Mkdir(os.Args[3], 0o755); err != nil {
+		return err
 	}
 	in, err := os.Open("/proc/self/exe")
 	if err != nil {

@@ -10,10 +10,15 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/klog/v2"
 )
 
 // The package remotecommand logs each stream that breaks; who uses it is told.
-func init() { runtime.ErrorHandlers = nil }
+func init() {
+	runtime.ErrorHandlers = nil
+	klog.LogToStderr(false)
+	klog.SetOutput(io.Discard)
+}
 
 // Exec runs a program in a container of a pod. The connection is its standard input
 // and output, and what it says of its trouble goes to words. It ends when the

@@ -48,6 +48,9 @@ type Harness struct {
 	Beside int
 	// OneMountPath tells that the workspace can be at sandbox.DefaultMountPath alone.
 	OneMountPath bool
+	// Filtered tells that the sandbox has an interface, and that a filter outside of
+	// it lets nothing pass. The gateway is no Unix socket then.
+	Filtered bool
 	// Remains, if set, lists what the runtime has of its own on this host:
 	// containers, pods, state. It is compared before and after the suite.
 	Remains func() ([]string, error)
