@@ -72,6 +72,7 @@ type Request struct {
 	ProgramDirs  []string
 	Image        string
 	Podman       sandbox.PodmanChoice
+	OpenShell    OpenShell
 	AcceptWeaker []string // isolation properties that may be missing and holes that git may have, by name
 
 	// WorkspaceDir is where the live workspace is made, in a directory of the

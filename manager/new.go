@@ -25,9 +25,13 @@ func New(state *State, shim io.Reader, version string) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
+	openShell, err := sandbox.NewOpenShell(sandbox.OpenShellConfig{Shim: embedded.OpenShim})
+	if err != nil {
+		return nil, err
+	}
 	return &Manager{
 		State:     state,
-		Launchers: map[string]sandbox.Launcher{"embedded": embedded, "podman": podman},
+		Launchers: map[string]sandbox.Launcher{"embedded": embedded, "podman": podman, openShellRuntime: openShell},
 		Version:   version,
 	}, nil
 }
@@ -49,8 +53,11 @@ func (m *Manager) launcher(req Request) (sandbox.Launcher, error) {
 		return nil, &sandbox.Error{Kind: sandbox.ErrSpec, Op: fmt.Sprintf("no runtime %q", req.Runtime),
 			Remedy: "This kick knows " + strings.Join(names, ", ") + "."}
 	}
-	if p, ok := l.(*sandbox.Podman); ok {
-		l = p.With(req.Podman)
+	switch own := l.(type) {
+	case *sandbox.Podman:
+		l = own.With(req.Podman)
+	case *sandbox.OpenShell:
+		l = own.With(req.OpenShell.Choice)
 	}
 	return l, nil
 }

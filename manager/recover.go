@@ -155,6 +155,11 @@ func (r *run) salvage(ctx context.Context, mirror string) error {
 		r.takeWork(sandbox.Result{})
 		return nil
 	}
+	if r.req.Runtime == openShellRuntime {
+		r.out.Notes = append(r.out.Notes, "the workspace was in the sandbox, and is lost with it")
+		r.takeWork(sandbox.Result{}) // no agent has written to what is here
+		return nil
+	}
 	launcher, err := r.m.launcher(r.req)
 	if err != nil {
 		return fmt.Errorf("salvage kick %s: %w", r.k.ID, err)
@@ -198,13 +203,17 @@ func (m *Manager) GC(ctx context.Context, olderThan, mirrorsUnused time.Duration
 			rep.Problems = append(rep.Problems, err.Error())
 		}
 	}
+	reap := func(r sandbox.Reaper) {
+		names, err := r.Reap(ctx)
+		rep.Removed = append(rep.Removed, names...)
+		problem(err)
+	}
 	for _, l := range m.Launchers {
 		if reaper, ok := l.(sandbox.Reaper); ok {
-			names, err := reaper.Reap(ctx)
-			rep.Removed = append(rep.Removed, names...)
-			problem(err)
+			reap(reaper)
 		}
 	}
+	problem(m.reapGateways(reap))
 	ids, err := m.State.Kicks()
 	if err != nil {
 		return rep, err

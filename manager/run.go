@@ -42,7 +42,7 @@ func (m *Manager) Run(ctx context.Context, req Request) (Outcome, error) {
 	if err := k.Journal.Note("kick", map[string]string{
 		"agent": req.Agent, "runtime": req.Runtime, "repo": req.Source.Repo, "base": req.Source.Base, "work": r.work, "version": m.Version,
 		"image": req.Image, "podmanSocket": req.Podman.Socket, "ociRuntime": req.Podman.OCIRuntime,
-		"accepted": strings.Join(req.AcceptWeaker, " "),
+		"accepted": strings.Join(req.AcceptWeaker, " "), "openshell": req.OpenShell.journaled(req.Runtime),
 	}); err != nil {
 		r.fail(Internal, err)
 	} else {
@@ -270,7 +270,14 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 		Labels: map[string]string{"kick.dev/id": r.k.ID, "kick.dev/agent": r.req.Agent},
 	}
 	var gateway *egress.Gateway
-	if spec.Network != sandbox.NetworkNone {
+	switch {
+	case r.req.Runtime == openShellRuntime:
+		done, err := r.openShell(&spec)
+		if err != nil {
+			return sandbox.Result{}, err
+		}
+		defer done()
+	case spec.Network != sandbox.NetworkNone:
 		audit, err := os.OpenFile(r.k.Path("egress.jsonl"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 		if err != nil {
 			return sandbox.Result{}, &sandbox.Error{Kind: sandbox.ErrRuntime, Op: "open the egress audit", Err: err}
@@ -347,7 +354,7 @@ func (r *run) environment() map[string]string {
 		"KICK_AGENT":       r.req.Agent,
 		"KICK_PROMPT_FILE": sandbox.DefaultMountPath + "/.hive/kick-prompt.txt",
 	}
-	if r.req.Network != sandbox.NetworkNone {
+	if r.req.Network != sandbox.NetworkNone && r.req.Runtime != openShellRuntime {
 		maps.Copy(env, agents.ProxyEnvironment())
 	}
 	maps.Copy(env, r.req.Env)
@@ -475,7 +482,7 @@ func (r *run) takeWork(res sandbox.Result) {
 	case !errors.Is(err, os.ErrNotExist):
 		r.out.Notes = append(r.out.Notes, "work summary: "+err.Error())
 	}
-	if len(res.Missing) > 0 {
+	if len(res.Missing) > 0 && r.req.Runtime != openShellRuntime { // where nothing is left of it, nothing can be tried again
 		r.out.Notes = append(r.out.Notes, leftInPlace+": `kick salvage "+r.k.ID+"` tries again")
 		return
 	}

@@ -22,8 +22,12 @@ import (
 type OpenShell struct {
 	config OpenShellConfig
 
+	choice OpenShellChoice
+	chosen bool // by an operator: otherwise it is there for With alone
+
 	mu      sync.Mutex
 	gateway openshellapi.Gateway
+	others  map[OpenShellChoice]*OpenShell // that With has made
 }
 
 var (
@@ -56,6 +60,16 @@ type OpenShellConfig struct {
 	ReadyWithin time.Duration
 }
 
+// OpenShellChoice is what an operator chooses for one agent.
+type OpenShellChoice struct {
+	// Connection is the gateway. Without an endpoint, Gateway is the name of one of
+	// the openshell command's own configuration, as in FindOpenShell, and a workspace
+	// and a version that are accepted go over what that says.
+	Connection   OpenShellConnection `json:"connection"`
+	Gateway      string              `json:"gateway,omitempty"`
+	TelemetryOff bool                `json:"telemetryOff,omitempty"`
+}
+
 const (
 	defaultReady = 5 * time.Minute
 	// gapTimeout is how long a supervisor may be away before the shim runs: the
@@ -75,19 +89,38 @@ func NewOpenShell(c OpenShellConfig) (*OpenShell, error) {
 		return nil, noShim()
 	}
 	c.ReadyWithin = cmp.Or(c.ReadyWithin, defaultReady)
-	return &OpenShell{config: c}, nil
+	return &OpenShell{config: c, chosen: c.Connection != (OpenShellConnection{})}, nil
+}
+
+// With returns a launcher like this one with what an operator chose. It is closed
+// with this one.
+func (l *OpenShell) With(c OpenShellChoice) *OpenShell {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.others == nil {
+		l.others = map[OpenShellChoice]*OpenShell{}
+	}
+	if l.others[c] == nil {
+		other := &OpenShell{config: l.config, choice: c, chosen: true}
+		other.config.Connection, other.config.TelemetryOff = c.Connection, c.TelemetryOff
+		l.others[c] = other
+	}
+	return l.others[c]
 }
 
 // Close frees the connection. No run may be going on.
 func (l *OpenShell) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.gateway == nil {
-		return nil
+	var errs []error
+	for _, other := range l.others {
+		errs = append(errs, other.Close())
 	}
-	err := l.gateway.Close()
-	l.gateway = nil
-	return err
+	if l.gateway != nil {
+		errs = append(errs, l.gateway.Close())
+		l.gateway = nil
+	}
+	return errors.Join(errs...)
 }
 
 // Run implements Launcher. Without a Workspace.Dir the working directory is what
@@ -162,7 +195,7 @@ func (l *OpenShell) connect(ctx context.Context) (openshellapi.Gateway, string, 
 		return fail("use the OpenShell gateway at "+l.config.Connection.Endpoint, err, "")
 	}
 	if err := g.User(ctx); err != nil {
-		return fail("use the OpenShell gateway at "+l.config.Connection.Endpoint, err, "Log in anew (openshell gateway login), or set openshell_token or the certificates to what the gateway accepts")
+		return fail("use the OpenShell gateway at "+l.config.Connection.Endpoint, err, "Log in anew (openshell gateway login), or set openshell.token or the certificates to what the gateway accepts")
 	}
 	return g, version, nil
 }
@@ -174,11 +207,12 @@ func (l *OpenShell) dial() (openshellapi.Gateway, error) {
 		return l.gateway, nil
 	}
 	if l.config.Connection.Endpoint == "" {
-		found, err := openshellapi.Find("")
+		found, err := openshellapi.Find(l.choice.Gateway)
 		if err != nil {
-			return nil, specError("OpenShell gateway", err, "Set openshell_endpoint in kick.yaml, or choose a gateway with openshell gateway select")
+			return nil, specError("OpenShell gateway", err, "Set openshell.endpoint in kick.yaml, or choose a gateway with openshell gateway select")
 		}
 		found.AcceptVersion = l.config.Connection.AcceptVersion
+		found.Workspace = cmp.Or(l.config.Connection.Workspace, found.Workspace)
 		l.config.Connection = found
 	}
 	g, err := openshellapi.Dial(l.config.Connection)

@@ -235,7 +235,7 @@ var openShellRemedies = []struct{ text, remedy string }{
 	{"OOMKilled", "Raise the memory limit"},
 	{"Unschedulable", "See that a node has room for the sandbox"},
 	{"permission denied", "The credential needs the scopes sandbox:read, sandbox:write and config:read, and its user must be a member of the workspace"},
-	{"unauthenticated", "Log in anew (openshell gateway login), or set openshell_token or the certificates to what the gateway accepts"},
+	{"unauthenticated", "Log in anew (openshell gateway login), or set openshell.token or the certificates to what the gateway accepts"},
 }
 
 func openShellRemedy(words string) string {

@@ -199,7 +199,7 @@ func (p *openShellPlan) prove(r frame.Readiness, policy string, telemetryOff boo
 	if telemetryOff {
 		telemetry = ""
 	}
-	add("telemetry", telemetry, "the operator's word that it is off", "Set OPENSHELL_TELEMETRY_ENABLED=false in the gateway's environment (server.telemetryEnabled=false in its chart), and then openshell_telemetry_off: true in kick.yaml")
+	add("telemetry", telemetry, "the operator's word that it is off", "Set OPENSHELL_TELEMETRY_ENABLED=false in the gateway's environment (server.telemetryEnabled=false in its chart), and then openshell.telemetry_off: true in kick.yaml")
 	return append(props, p.limitProperties(sandbox)...)
 }
 

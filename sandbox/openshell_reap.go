@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"os"
 	"time"
-
-	"github.com/kickhq/kick/internal/openshellapi"
 )
 
 // Preflight implements Preflighter: it runs a command in a sandbox of its own that
@@ -39,10 +37,8 @@ done`
 // the kick's id can be claimed, which it cannot while the kick lives, or if it is
 // past its deadline.
 func (l *OpenShell) Reap(ctx context.Context) ([]string, error) {
-	if l.config.Connection.Endpoint == "" {
-		if _, err := openshellapi.Find(""); err != nil {
-			return nil, nil // no gateway here, so nothing that it could have
-		}
+	if !l.chosen {
+		return nil, nil // no gateway was chosen, so nothing that it could have
 	}
 	g, _, err := l.connect(ctx)
 	if err != nil {

@@ -101,7 +101,7 @@ func TestOpenShellGenerations(t *testing.T) {
 	}{
 		"first":          {openshelltest.Options{Version: "0.0.111"}, "0.0.111", "first generation"},
 		"third":          {openshelltest.Options{Faults: &openshelltest.Faults{Renamed: true}}, "", "later generation"},
-		"next":           {openshelltest.Options{Version: "0.2.0"}, "", "openshell_accept_version"},
+		"next":           {openshelltest.Options{Version: "0.2.0"}, "", "openshell.accept_version"},
 		"next, accepted": {openshelltest.Options{Version: "0.2.0"}, "0.2.0", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -131,7 +131,7 @@ func TestOpenShellCredential(t *testing.T) {
 	}
 	o := openshelltest.Options{Tokens: map[string]openshelltest.User{"right": {}, "reader": {Scopes: []string{"sandbox:read", "config:read"}}}}
 	r := onOpenShell(t, o, "echo ran", func(c *sandbox.OpenShellConfig, _ *sandbox.LaunchSpec) { c.Connection.Token = bad })
-	r.wantError(t, sandbox.ErrRuntime, "unauthenticated", "openshell_token")
+	r.wantError(t, sandbox.ErrRuntime, "unauthenticated", "openshell.token")
 	reader := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(reader, []byte(`{"access_token":"reader"}`), 0o600); err != nil {
 		t.Fatal(err)
@@ -372,7 +372,7 @@ func TestOpenShellRefuses(t *testing.T) {
 		"a policy without network": {func(_ *sandbox.OpenShellConfig, s *sandbox.LaunchSpec) {
 			s.Egress.Policy, s.Network = readPolicy(t), sandbox.NetworkNone
 		}, sandbox.ErrSpec, "mode none"},
-		"no word on telemetry": {func(c *sandbox.OpenShellConfig, _ *sandbox.LaunchSpec) { c.TelemetryOff = false }, sandbox.ErrIsolation, "openshell_telemetry_off"},
+		"no word on telemetry": {func(c *sandbox.OpenShellConfig, _ *sandbox.LaunchSpec) { c.TelemetryOff = false }, sandbox.ErrIsolation, "openshell.telemetry_off"},
 		"a limit of the disk":  {func(_ *sandbox.OpenShellConfig, s *sandbox.LaunchSpec) { s.Limits.Disk = 1 << 30 }, sandbox.ErrIsolation, "disk-limit"},
 		"nobody there":         {func(c *sandbox.OpenShellConfig, _ *sandbox.LaunchSpec) { c.Connection.Endpoint = "http://127.0.0.1:1" }, sandbox.ErrRuntime, "openshell status"},
 		"plaintext to another": {func(c *sandbox.OpenShellConfig, _ *sandbox.LaunchSpec) { c.Connection.Endpoint = "http://gateway.test" }, sandbox.ErrSpec, "not encrypted"},

@@ -76,8 +76,8 @@ A repository on GitHub is reached with a GitHub App (--github-app-id and
 	f.StringVar(&o.Model, "model", "", "`name` of the model that --agent-kind uses")
 	f.StringVar(&o.ConfigPath, "config", "", "kick.yaml `file` (default: found from here upward)")
 	f.StringVar(&o.PolicyPath, "policy", "", "policy `file` (default: built in)")
-	f.StringVar(&o.Runtime, "runtime", "", "what isolates the agent: embedded (default) or podman")
-	f.StringVar(&o.Image, "image", "", "container `image` that the agent runs in, for --runtime podman")
+	f.StringVar(&o.Runtime, "runtime", "", "what isolates the agent: embedded (default), podman or openshell")
+	f.StringVar(&o.Image, "image", "", "container `image` that the agent runs in, for --runtime podman, and by its digest for openshell")
 	f.StringVar(&o.OCIRuntime, "oci-runtime", "", "`program` that the Podman service must start containers with: crun, runc, runsc, krun or kata")
 	f.StringVarP(&o.Prompt, "prompt", "p", "", "the task, as `text` for the agent")
 	f.StringVar(&o.promptFile, "prompt-file", "", "`file` with the task, - for standard input")
@@ -101,10 +101,19 @@ A repository on GitHub is reached with a GitHub App (--github-app-id and
 	completeWords(c, "publish", string(manager.PublishPR), string(manager.PublishBranch), string(manager.PublishNone))
 	completeWords(c, "network", string(sandbox.NetworkRestricted), string(sandbox.NetworkNone))
 	completeWords(c, "accept-weaker", request.Weaknesses()...)
+	addOpenShellFlags(c, &o.OpenShell)
 	addGitHubFlags(c, &o.Options)
 	addOutput(c, &o.output, "json")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "no steps and no agent output on stderr, only why it went wrong")
 	return c
+}
+
+// addOpenShellFlags adds the flags that say which gateway of OpenShell is used.
+// kick.yaml has more.
+func addOpenShellFlags(c *cobra.Command, o *sandbox.OpenShellChoice) {
+	f := c.Flags()
+	f.StringVar(&o.Gateway, "openshell-gateway", "", "`name` of a gateway of the openshell command (default: its active one)")
+	f.BoolVar(&o.TelemetryOff, "openshell-telemetry-off", false, "your word that the gateway sends no telemetry, which nothing else tells")
 }
 
 // addGitHubFlags adds the flags that say how GitHub is reached.

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/kickhq/kick/internal/credential"
+	"github.com/kickhq/kick/internal/lazyregexp"
 	"github.com/kickhq/kick/policy"
 )
 
@@ -164,6 +165,16 @@ func (k Kind) Environment(route policy.Model, model string) map[string]string {
 }
 
 func modelURL(route policy.Model) string { return gatewayURL + "/model/" + route.Route }
+
+// inferenceLocal is a gateway of OpenShell as its sandboxes see it, for calls of
+// models: its one route stands for all of a policy's.
+const inferenceLocal = "https://inference.local"
+
+var routeURL = lazyregexp.New(regexp.QuoteMeta(gatewayURL) + `/model/[A-Za-z0-9._-]+`)
+
+// ForInferenceLocal is a text of Environment or Home for where models are called at
+// OpenShell's gateway instead of kick's.
+func ForInferenceLocal(text string) string { return routeURL.ReplaceAllString(text, inferenceLocal) }
 
 // ProxyEnvironment leads every program that knows proxies to the gateway.
 // Loopback, the gateway itself too, is reached without one.

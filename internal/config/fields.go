@@ -16,7 +16,7 @@ import (
 )
 
 // Runtimes are the values of runtime that this version can run.
-var Runtimes = []string{"embedded", "podman"}
+var Runtimes = []string{"embedded", "podman", "openshell"}
 
 // What is done with the commits of a kick.
 const (
@@ -47,6 +47,7 @@ type (
 		workspaceDir *Value[string]
 		policy       *Value[string]
 		limits       limitsBlock
+		openShell    openShellBlock
 	}
 	limitsBlock struct {
 		cpus      *Value[float64]
@@ -122,7 +123,7 @@ var topFields = []field[Config]{
 var sandboxFields = []field[sandboxBlock]{
 	{"enabled", "Opens this gate. Both agent_sandbox.enabled and agents.NAME.sandbox.enabled are needed. Default: false.",
 		object{"type": "boolean"}, func(d *decoder, p place, b *sandboxBlock) { set(d, p, &b.enabled, (*decoder).boolean) }},
-	{"runtime", "What isolates the agent: embedded (the kernel, with the host's programs) or podman (a container of an image). Default: embedded.",
+	{"runtime", "What isolates the agent: embedded (the kernel, with the host's programs), podman (a container of an image) or openshell (a sandbox of an OpenShell gateway). Default: embedded.",
 		enumSchema(Runtimes), func(d *decoder, p place, b *sandboxBlock) { setUnlessZero(d, p, &b.runtime, readRuntime) }},
 	{"image", "Container image of the agent, for runtimes that use images: by id, by name with a digest, or by name, which is looked up once a kick. It is never pulled. The embedded runtime uses the host's programs.",
 		object{"type": "string"}, func(d *decoder, p place, b *sandboxBlock) { setUnlessZero(d, p, &b.image, readWord) }},
@@ -144,6 +145,8 @@ var sandboxFields = []field[sandboxBlock]{
 		object{"type": "string", "pattern": "^(/.*)?$"}, func(d *decoder, p place, b *sandboxBlock) { setUnlessZero(d, p, &b.workspaceDir, readDirectory) }},
 	{"policy", "The policy file, which says what may be pushed and how; a relative path is from this file's directory. It is the operator's, never one of the repository that is worked on. Default: built in.",
 		object{"type": "string"}, func(d *decoder, p place, b *sandboxBlock) { setUnlessZero(d, p, &b.policy, readPolicy) }},
+	{"openshell", "The gateway that runtime openshell uses. An agent's keys go over the global ones, key by key.",
+		mappingSchema(openShellFields), func(d *decoder, p place, b *sandboxBlock) { decodeMapping(d, p, &b.openShell, openShellFields) }},
 	{"limits", "Limits of one sandbox. An agent's limit goes over the global one, key by key.",
 		mappingSchema(limitFields), func(d *decoder, p place, b *sandboxBlock) { decodeMapping(d, p, &b.limits, limitFields) }},
 }

@@ -41,6 +41,7 @@ type Resolved struct {
 	Policy                                        Value[string] // path of the policy file; empty: built in
 	Publish                                       Value[string] // empty: pr where the forge has pull requests, else branch
 	Model                                         Value[string] // that the kind is to use; empty: see agents.Kind.Model
+	OpenShell                                     OpenShell
 	// Variables are the explicit environment. Env adds what comes from the host,
 	// and a kind has variables of its own below these.
 	Variables map[string]Value[string]
@@ -77,6 +78,7 @@ func (c *Config) Agent(name string) (Resolved, error) {
 		Base:             first(a.base, nil, ""),
 		Policy:           first(own.policy, all.policy, ""),
 		Publish:          first(a.publish, nil, ""),
+		OpenShell:        resolveOpenShell(own.openShell, all.openShell),
 		Variables:        map[string]Value[string]{},
 	}
 	if r.Image.Value != "" && !usesImage(r.Runtime.Value) {
@@ -153,9 +155,19 @@ func (r Resolved) Runnable() error {
 // Limits are the limits in the launcher's terms.
 func (r Resolved) Limits() sandbox.Limits {
 	return sandbox.Limits{
-		CPUs: r.CPUs.Value, Memory: r.Memory.Value, Processes: r.Processes.Value,
-		Disk: r.Disk.Value, Output: r.Output.Value, Wall: r.Timeout.Value,
+		CPUs: asked(r.CPUs), Memory: asked(r.Memory), Processes: asked(r.Processes),
+		Disk: asked(r.Disk), Output: asked(r.Output), Wall: r.Timeout.Value,
 	}
+}
+
+// asked is 0 for a value that nobody set: a runtime that cannot hold a limit
+// refuses only one that somebody asked for.
+func asked[T any](v Value[T]) T {
+	if v.Source == fromDefault {
+		var none T
+		return none
+	}
+	return v.Value
 }
 
 // Env returns the agent's environment: the explicit variables over the

@@ -77,7 +77,7 @@ func TestPrecedence(t *testing.T) {
 		{"limits go key by key, agent's", own.Memory, Value[int64]{2 << 30, "kick.yaml:19 agents.own.sandbox.limits.memory"}},
 		{"limits go key by key, global", own.Processes, Value[int]{64, "kick.yaml:6 agent_sandbox.limits.processes"}},
 		{"limits go key by key, default", own.Disk, Value[int64]{sandbox.DefaultLimits().Disk, "default"}},
-		{"limits for the launcher", own.Limits(), sandbox.Limits{Memory: 2 << 30, Processes: 64, Disk: 10 << 30, Output: 32 << 20, Wall: 30 * time.Second}},
+		{"limits for the launcher", own.Limits(), sandbox.Limits{Memory: 2 << 30, Processes: 64, Wall: 30 * time.Second}},
 		{"command as a list", own.Command, Value[[]string]{[]string{"make", "test"}, "kick.yaml:9 agents.own.command"}},
 		{"command as a string", inherits.Command.Value, []string{"sh", "-c", "make test"}},
 		{"publish", own.Publish, Value[string]{PublishNone, "kick.yaml:12 agents.own.publish"}},

@@ -30,6 +30,9 @@ func (r Resolved) Rows() []Row {
 		sizeRow("sandbox.limits.memory", r.Memory), row("sandbox.limits.processes", r.Processes),
 		sizeRow("sandbox.limits.disk", r.Disk), sizeRow("sandbox.limits.output", r.Output),
 	}
+	if r.Runtime.Value == "openshell" {
+		rows = append(rows, r.OpenShell.rows()...)
+	}
 	for _, name := range slices.Sorted(maps.Keys(r.Variables)) {
 		rows = append(rows, row("env."+name, r.Variables[name]))
 	}

@@ -36,10 +36,12 @@ type Options struct {
 	StateDir string  // empty: the default
 	Shim     fs.File // nil: ShimErr says why there is none
 	ShimErr  error
-	Runtime  string // "embedded" or "podman"
+	Runtime  string // "embedded", "podman" or "openshell"
 	Image    string // of the sandbox that Podman is tried with
 	// OCIRuntime is what Podman is to start it with; empty: its own choice.
 	OCIRuntime string
+	// OpenShell is the gateway.
+	OpenShell sandbox.OpenShellChoice
 }
 
 // Run runs all checks.
@@ -52,6 +54,8 @@ func Run(ctx context.Context, o Options) []Check {
 	case o.ShimErr != nil:
 	case o.Runtime == "podman":
 		checks = append(checks, podmanSandbox(ctx, o)...)
+	case o.Runtime == "openshell":
+		checks = append(checks, openShell(ctx, o)...)
 	default:
 		checks = append(checks, embedded(ctx, o.Shim)...)
 	}

@@ -111,7 +111,7 @@ func find(dirs []string, name string) (Connection, error) {
 			return Connection{}, fmt.Errorf("gateway %s: %s: %w", name, filepath.Join(own, "metadata.json"), err)
 		}
 		if m.AuthMode == "cloudflare_jwt" || m.AuthMode == "edge" {
-			return Connection{}, fmt.Errorf("gateway %s is reached through an edge tunnel, which kick does not speak: give its own address as openshell_endpoint", name)
+			return Connection{}, fmt.Errorf("gateway %s is reached through an edge tunnel, which kick does not speak: give its own address as openshell.endpoint", name)
 		}
 		c := Connection{Endpoint: m.Endpoint, Workspace: os.Getenv("OPENSHELL_WORKSPACE")}
 		c.CA, c.Cert, c.Key = present(own, "mtls/ca.crt"), present(own, "mtls/tls.crt"), present(own, "mtls/tls.key")

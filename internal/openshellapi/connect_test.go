@@ -108,7 +108,7 @@ func TestCheckVersion(t *testing.T) {
 	}{
 		{"0.1.0", "", ""}, {"0.1.10", "", ""}, {"v0.1.5", "", ""}, {"0.1.5-rc.1", "", ""},
 		{"0.0.111", "", "first generation"}, {"0.0.90", "0.0.90", "first generation"},
-		{"0.2.0", "", "tested with"}, {"1.0.0", "", `openshell_accept_version to "1.0.0"`}, {"0.2.0", "0.2.0", ""}, {"0.2.1", "0.2.0", "tested with"},
+		{"0.2.0", "", "tested with"}, {"1.0.0", "", `openshell.accept_version to "1.0.0"`}, {"0.2.0", "0.2.0", ""}, {"0.2.1", "0.2.0", "tested with"},
 		{"", "", "none"}, {"latest", "latest", "none"}, {"0.1", "", "none"}, {"0.1.5\n", "", "none"},
 	} {
 		err := CheckVersion(tt.version, tt.accept)

@@ -33,5 +33,5 @@ func CheckVersion(version, accept string) error {
 	case accept == version:
 		return nil
 	}
-	return fmt.Errorf("the gateway is %s, and kick was tested with %s: set openshell_accept_version to %q if you have tried this one", version, Tested, version)
+	return fmt.Errorf("the gateway is %s, and kick was tested with %s: set openshell.accept_version to %q if you have tried this one", version, Tested, version)
 }

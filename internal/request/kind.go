@@ -63,11 +63,15 @@ func equip(ctx context.Context, req *manager.Request, o Options) error {
 			return err
 		}
 	}
+	if req.Runtime == "openshell" && !req.OpenShell.Inference {
+		return fmt.Errorf("agent kind %s calls a model, which a sandbox of OpenShell reaches at https://inference.local: set a route up in the gateway's workspace, and openshell.inference: true in kick.yaml", k.Name)
+	}
 	route, err := k.Route(req.Policy.For(req.Source.Repo, req.Agent).Egress.Models)
 	if err != nil {
 		return err
 	}
-	if _, err := egress.ReadKeys(ctx, policy.Egress{Models: []policy.Model{route}}); err != nil {
+	// A gateway of OpenShell has a key of its own.
+	if _, err := egress.ReadKeys(ctx, policy.Egress{Models: []policy.Model{route}}); err != nil && req.Runtime != "openshell" {
 		return fmt.Errorf("agent kind %s would reach its model without a key: %w: set it where kick runs, or name another place in the policy", k.Name, err)
 	}
 	model, err := k.Model(o.Model, route)

@@ -49,6 +49,7 @@ type Options struct {
 	ProgramDirs             []string
 	Image                   string
 	OCIRuntime              string
+	OpenShell               sandbox.OpenShellChoice // what the command line says of it
 	AcceptWeaker            []string
 	GitHubAppID             string
 	GitHubAppKey, GitHubAPI string
@@ -293,6 +294,7 @@ func apply(req *manager.Request, o *Options, r config.Resolved) error {
 	if req.Podman.Network != "" && o.Network == string(sandbox.NetworkNone) {
 		return fmt.Errorf("the network mode is none, and %s gives the agent the network %s: remove one of the two", r.PodmanNetwork.Source, req.Podman.Network)
 	}
+	req.OpenShell = manager.OpenShell{Choice: r.OpenShell.Choice(), Inference: r.OpenShell.Inference.Value, Binaries: r.OpenShell.Binaries.Value}
 	env, err := r.Env(os.LookupEnv)
 	req.Env = env
 	return err
@@ -301,7 +303,7 @@ func apply(req *manager.Request, o *Options, r config.Resolved) error {
 // Weaknesses are the names that Options.AcceptWeaker may hold.
 func Weaknesses() []string {
 	names := slices.Clone(sandbox.EmbeddedProperties) // those of Podman's containers are among them
-	for _, p := range sandbox.GuestProperties {
+	for _, p := range append(slices.Clone(sandbox.GuestProperties), sandbox.OpenShellProperties...) {
 		if !slices.Contains(names, p) {
 			names = append(names, p)
 		}
@@ -327,6 +329,23 @@ func weaker(accepted []string) error {
 	return nil
 }
 
+// openShell takes over what the command line says of an OpenShell gateway.
+func openShell(req *manager.Request, o Options) error {
+	own := o.OpenShell
+	if req.Runtime != "openshell" {
+		if own != (sandbox.OpenShellChoice{}) {
+			return errors.New("--openshell-gateway and --openshell-telemetry-off are of OpenShell: pass --runtime openshell, or leave them out")
+		}
+		return nil
+	}
+	c := &req.OpenShell.Choice
+	if own.Gateway != "" {
+		c.Gateway, c.Connection.Endpoint = own.Gateway, ""
+	}
+	c.TelemetryOff = c.TelemetryOff || own.TelemetryOff
+	return nil
+}
+
 // settings checks and takes over the plain flags.
 func settings(req *manager.Request, o Options) error {
 	req.Runtime = o.Runtime
@@ -338,11 +357,14 @@ func settings(req *manager.Request, o Options) error {
 	}
 	switch req.Image = o.Image; {
 	case req.Runtime == "embedded" && req.Image != "":
-		return errors.New("--image: the embedded runtime runs this host's programs and takes no image: leave it out, or pass --runtime podman")
+		return errors.New("--image: the embedded runtime runs this host's programs and takes no image: leave it out, or pass --runtime podman or openshell")
 	case req.Runtime != "embedded" && req.Image == "":
 		return fmt.Errorf("--runtime %s runs agents in an image, and there is none: pass --image, or set image in kick.yaml (`kick image build` makes one)", req.Runtime)
 	case req.Image != "" && len(req.ProgramDirs) > 0:
 		return errors.New("--program-dir is for the embedded runtime: in an image, its own programs run")
+	}
+	if err := openShell(req, o); err != nil {
+		return err
 	}
 	switch req.Podman.OCIRuntime = o.OCIRuntime; {
 	case o.OCIRuntime == "":

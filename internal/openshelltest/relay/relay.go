@@ -23,8 +23,8 @@ const (
 	EOF   frame.Type = 'e' // empty: the end of stdin
 )
 
-// Reached, with a Reach as JSON on the main connection, is the supervisor's frame
-// beside frame.Stdout, frame.Stderr and frame.Exit.
+// Reached is the supervisor's frame beside frame.Stdout, frame.Stderr and
+// frame.Exit: a Reach as JSON, on the main connection.
 const Reached frame.Type = 'n'
 
 // Request is what to run.

@@ -1,0 +1,221 @@
+package acceptance
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kickhq/kick/egress"
+	"github.com/kickhq/kick/internal/openshelltest"
+	"github.com/kickhq/kick/manager"
+)
+
+// openShellUser is a user of kick whose openshell command knows one gateway.
+type openShellUser struct {
+	dir string
+	g   *openshelltest.Gateway
+}
+
+func newOpenShellUser(t *testing.T, o openshelltest.Options) openShellUser {
+	t.Helper()
+	u := openShellUser{t.TempDir(), openshelltest.Start(t, o)}
+	at := filepath.Join(u.dir, ".config/openshell")
+	own := filepath.Join(at, "gateways/local")
+	if err := os.MkdirAll(own, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string]string{
+		filepath.Join(at, "active_gateway"): "local\n",
+		filepath.Join(own, "metadata.json"): fmt.Sprintf(`{"name":"local","gateway_endpoint":%q,"auth_mode":"plaintext"}`, u.g.Connection.Endpoint),
+	} {
+		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return u
+}
+
+// command is kick, as the user.
+func (u openShellUser) command(args ...string) *exec.Cmd {
+	cmd := exec.Command(kick, append(args[:1:1], append([]string{"--state-dir", filepath.Join(u.dir, "state")}, args[1:]...)...)...)
+	cmd.Dir = u.dir
+	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + u.dir}
+	return cmd
+}
+
+// object is what a kick says in JSON.
+func (u openShellUser) object(t *testing.T, bare string, args ...string) map[string]any {
+	t.Helper()
+	cmd := u.command(append([]string{"run", "-o", "json", "--repo", bare, "--publish", "branch"}, args...)...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	_ = cmd.Run() // the object has the exit code
+	var o map[string]any
+	if err := json.Unmarshal(stdout.Bytes(), &o); err != nil {
+		t.Fatalf("%v\n%s%s", err, stdout.String(), stderr.String())
+	}
+	if got := float64(cmd.ProcessState.ExitCode()); got != o["exitCode"] {
+		t.Errorf("exit code %v, the object says %v", got, o["exitCode"])
+	}
+	return o
+}
+
+var onOpenShell = []string{"--runtime", "openshell", "--image", openshelltest.Image, "--openshell-telemetry-off"}
+
+// TestOpenShell runs the same kicks in the embedded sandbox and in sandboxes of the
+// conformance gateway, and compares what came of them.
+func TestOpenShell(t *testing.T) {
+	t.Parallel()
+	u := newOpenShellUser(t, openshelltest.Options{})
+	seed := seedBare(t)
+	t.Run("kicks", func(t *testing.T) {
+		for _, c := range podmanCases {
+			t.Run(c.name, func(t *testing.T) {
+				t.Parallel()
+				command := []string{"--", "sh", "-c", c.script}
+				if c.script == "" {
+					command = []string{"--", "no-such-command"}
+				}
+				outcomes := map[string]map[string]any{}
+				for runtime, flags := range map[string][]string{"embedded": nil, "openshell": onOpenShell} {
+					bare := filepath.Join(t.TempDir(), "base.git")
+					run(t, "", "cp", "-rp", seed, bare)
+					outcomes[runtime] = u.object(t, bare, slices.Concat(c.flags, flags, command)...)
+				}
+				likeEmbedded(t, c.name, c.want, outcomes["embedded"], outcomes["openshell"])
+			})
+		}
+	})
+	if left := u.g.Sandboxes(); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
+func likeEmbedded(t *testing.T, name string, want manager.Code, e, o map[string]any) {
+	t.Helper()
+	if o["outcome"] != string(want) {
+		t.Errorf("openshell: %v, want %s: %v", o["outcome"], want, o["error"])
+	}
+	for _, field := range []string{"outcome", "exitCode", "agent", "base", "baseCommit", "commits", "files", "reason", "agentExit", "unpublished", "missing", "egress"} {
+		if name == "too much memory" && field == "reason" {
+			continue // the gateway does not tell why the kernel killed a process
+		}
+		if !reflect.DeepEqual(e[field], o[field]) {
+			t.Errorf("%s: embedded %v, openshell %v", field, e[field], o[field])
+		}
+	}
+	delete(o, "image")
+	if names, want := slices.Sorted(maps.Keys(o)), slices.Sorted(maps.Keys(e)); !slices.Equal(names, want) {
+		t.Errorf("openshell's object has %q, embedded's %q", names, want)
+	}
+	if isolation := o["isolation"].(map[string]any); isolation["runtime"] != "openshell" || want != manager.RuntimeError && len(isolation["properties"].([]any)) == 0 {
+		t.Errorf("isolation %v", isolation)
+	}
+}
+
+// TestOpenShellAudit: a refused write is in the kick's audit, with the sandbox and
+// the program.
+func TestOpenShellAudit(t *testing.T) {
+	t.Parallel()
+	// The gateway looks a host up before it answers; the write never gets there.
+	network := egress.Config{Resolve: func(context.Context, string) ([]netip.Addr, error) {
+		return []netip.Addr{netip.MustParseAddr("140.82.112.5")}, nil
+	}}
+	u := newOpenShellUser(t, openshelltest.Options{Network: network})
+	file := filepath.Join(u.dir, "policy.yaml")
+	if err := os.WriteFile(file, []byte("version: 1\negress:\n  hosts:\n    - {host: example.com, terminate: true}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	bare := seedBare(t)
+	o := u.object(t, bare, slices.Concat([]string{"--policy", file}, onOpenShell, []string{"--", "sh", "-c", "curl -sS -o /dev/null -X POST https://example.com/repos; true"})...)
+	id, _ := o["id"].(string)
+	b, err := os.ReadFile(filepath.Join(u.dir, "state/kicks", id, "openshell.jsonl"))
+	if err != nil {
+		t.Fatalf("%v: %v", err, o)
+	}
+	found := false
+	for line := range strings.Lines(string(b)) {
+		var l struct {
+			Sandbox string            `json:"sandbox"`
+			Fields  map[string]string `json:"fields"`
+		}
+		if err := json.Unmarshal([]byte(line), &l); err != nil {
+			t.Fatal(err)
+		}
+		found = found || l.Sandbox == id && l.Fields["binary"] == "/usr/bin/curl" && l.Fields["http_method"] == "POST" && l.Fields["action"] == "denied"
+	}
+	if notes := fmt.Sprint(o["notes"]); !found || !strings.Contains(notes, "the gateway denied 1 requests") {
+		t.Errorf("the refusal is not attributed:\n%s\n%s", b, notes)
+	}
+}
+
+// TestOpenShellCrash kills kick in mid-run. `kick gc` deletes the sandbox and says
+// that its work is lost.
+func TestOpenShellCrash(t *testing.T) {
+	t.Parallel()
+	u := newOpenShellUser(t, openshelltest.Options{})
+	bare := seedBare(t)
+	cmd := u.command(slices.Concat([]string{"run", "--publish", "none", "--repo", bare}, onOpenShell, []string{"--", "sh", "-c", "echo ready; exec sleep 600"})...)
+	said, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	log := waitForLine(said, "ready")
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // it was killed
+	if len(u.g.Sandboxes()) != 1 {
+		t.Fatalf("the sandboxes are %q after\n%s", u.g.Sandboxes(), log)
+	}
+	out, err := u.command("gc", "-o", "json").Output()
+	var report manager.GCReport
+	if err != nil || json.Unmarshal(out, &report) != nil || len(report.Recovered) != 1 || len(report.Removed) != 1 || len(report.Problems) > 0 {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if o := report.Recovered[0]; o.Outcome != manager.Interrupted || !strings.Contains(strings.Join(o.Notes, " "), "lost with it") {
+		t.Errorf("%+v", o)
+	}
+	if left := u.g.Sandboxes(); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
+// TestOpenShellDoctor: every property is proved on a live sandbox, and what the
+// operator has not said is missing.
+func TestOpenShellDoctor(t *testing.T) {
+	t.Parallel()
+	u := newOpenShellUser(t, openshelltest.Options{})
+	out, err := u.command("doctor", "--runtime", "openshell", "--image", openshelltest.Image, "--openshell-telemetry-off").CombinedOutput()
+	if strings.Contains(string(out), "not ready") && !strings.Contains(string(out), "git-") || !strings.Contains(string(out), "telemetry") || !strings.Contains(string(out), "openshell gateway") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	out, err = u.command("doctor", "--runtime", "openshell", "--image", openshelltest.Image).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "openshell.telemetry_off") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// waitForLine reads up to a line that ends so, and returns what was read.
+func waitForLine(r io.Reader, end string) string {
+	var log strings.Builder
+	lines := bufio.NewScanner(io.TeeReader(r, &log))
+	for lines.Scan() && !strings.HasSuffix(lines.Text(), end) {
+	}
+	return log.String()
+}

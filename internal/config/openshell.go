@@ -1,0 +1,106 @@
+package config
+
+import (
+	"path"
+	"slices"
+
+	"github.com/kickhq/kick/sandbox"
+)
+
+// openShellBlock is what a file says of an OpenShell gateway.
+type openShellBlock struct {
+	gateway, endpoint, workspace, ca, cert, key, token, version *Value[string]
+
+	telemetryOff, inference *Value[bool]
+	binaries                *Value[[]string]
+}
+
+// openShellWord is a row for a word.
+func openShellWord(key, doc string, at func(*openShellBlock) **Value[string]) field[openShellBlock] {
+	return field[openShellBlock]{key, doc, object{"type": "string"}, func(d *decoder, p place, b *openShellBlock) { setUnlessZero(d, p, at(b), readWord) }}
+}
+
+// openShellFile is a row for a file.
+func openShellFile(key, doc string, at func(*openShellBlock) **Value[string]) field[openShellBlock] {
+	return field[openShellBlock]{key, doc, object{"type": "string", "pattern": "^(/.*)?$"},
+		func(d *decoder, p place, b *openShellBlock) { setUnlessZero(d, p, at(b), readDirectory) }}
+}
+
+var openShellFields = []field[openShellBlock]{
+	openShellWord("gateway", "Name of the gateway in the openshell command's own configuration. Default: OPENSHELL_GATEWAY, else the active one.",
+		func(b *openShellBlock) **Value[string] { return &b.gateway }),
+	openShellWord("endpoint", "Address of the gateway, https://HOST:PORT, instead of gateway; http:// for this host's loopback alone.",
+		func(b *openShellBlock) **Value[string] { return &b.endpoint }),
+	openShellWord("workspace", "The gateway's workspace that the sandboxes are in. Default: OPENSHELL_WORKSPACE, else default.",
+		func(b *openShellBlock) **Value[string] { return &b.workspace }),
+	openShellFile("ca", "Absolute path of the gateway's authority, in PEM, with endpoint. Default: the system's authorities.",
+		func(b *openShellBlock) **Value[string] { return &b.ca }),
+	openShellFile("cert", "Absolute path of kick's certificate for the gateway, with endpoint.", func(b *openShellBlock) **Value[string] { return &b.cert }),
+	openShellFile("key", "Absolute path of that certificate's key.", func(b *openShellBlock) **Value[string] { return &b.key }),
+	openShellFile("token", "Absolute path of a file with a bearer token for the gateway, as text or as oidc_token.json, with endpoint. It is read for each call.",
+		func(b *openShellBlock) **Value[string] { return &b.token }),
+	openShellWord("accept_version", "A version of the gateway outside of those that kick was tested with (0.1.x) that is accepted. Never of 0.0.x.",
+		func(b *openShellBlock) **Value[string] { return &b.version }),
+	{"telemetry_off", "Your word that the gateway sends no telemetry, which nothing on its wire tells. Default: false, and a kick does not start unless the weakness telemetry is accepted.",
+		object{"type": "boolean"}, func(d *decoder, p place, b *openShellBlock) { set(d, p, &b.telemetryOff, (*decoder).boolean) }},
+	{"inference", "The workspace has a route for models, so that https://inference.local answers in its sandboxes. An agent with a kind needs it. Default: false.",
+		object{"type": "boolean"}, func(d *decoder, p place, b *openShellBlock) { set(d, p, &b.inference, (*decoder).boolean) }},
+	{"binaries", "Real paths, in the image, of the programs that may use the network as the policy says. Default: git, curl and interpreters where common images have them.",
+		object{"type": "array", "items": object{"type": "string", "pattern": "^/"}, "uniqueItems": true},
+		func(d *decoder, p place, b *openShellBlock) { set(d, p, &b.binaries, readBinaries) }},
+}
+
+func readBinaries(d *decoder, p place) ([]string, bool) {
+	items, ok := d.list(p, "paths of programs")
+	if !ok {
+		return nil, false
+	}
+	list := []string{}
+	for _, it := range items {
+		name, ok := d.text(it, "the path of a program")
+		switch {
+		case !ok:
+		case !path.IsAbs(name) || path.Clean(name) != name:
+			d.problem(it, shown(name)+" is not the real path of a program", "write an absolute path without links, as readlink -f prints it in the image")
+		case slices.Contains(list, name):
+			d.problem(it, name+" is listed twice", "remove one of the two")
+		default:
+			list = append(list, name)
+		}
+	}
+	return list, true
+}
+
+// OpenShell is what holds for one agent on an OpenShell gateway.
+type OpenShell struct {
+	Gateway, Endpoint, Workspace, CA, Cert, Key, Token, AcceptVersion Value[string]
+
+	TelemetryOff, Inference Value[bool]
+	Binaries                Value[[]string] // empty: the default
+}
+
+func resolveOpenShell(own, all openShellBlock) OpenShell {
+	return OpenShell{
+		Gateway: first(own.gateway, all.gateway, ""), Endpoint: first(own.endpoint, all.endpoint, ""), Workspace: first(own.workspace, all.workspace, ""),
+		CA: first(own.ca, all.ca, ""), Cert: first(own.cert, all.cert, ""), Key: first(own.key, all.key, ""), Token: first(own.token, all.token, ""),
+		AcceptVersion: first(own.version, all.version, ""), TelemetryOff: first(own.telemetryOff, all.telemetryOff, false),
+		Inference: first(own.inference, all.inference, false), Binaries: first(own.binaries, all.binaries, []string{}),
+	}
+}
+
+// Choice is the same for the launcher.
+func (o OpenShell) Choice() sandbox.OpenShellChoice {
+	return sandbox.OpenShellChoice{
+		Gateway: o.Gateway.Value, TelemetryOff: o.TelemetryOff.Value,
+		Connection: sandbox.OpenShellConnection{Endpoint: o.Endpoint.Value, Workspace: o.Workspace.Value, CA: o.CA.Value, Cert: o.Cert.Value, Key: o.Key.Value,
+			Token: o.Token.Value, AcceptVersion: o.AcceptVersion.Value},
+	}
+}
+
+func (o OpenShell) rows() []Row {
+	const at = "sandbox.openshell."
+	return []Row{
+		row(at+"gateway", o.Gateway), row(at+"endpoint", o.Endpoint), row(at+"workspace", o.Workspace), row(at+"ca", o.CA), row(at+"cert", o.Cert), row(at+"key", o.Key),
+		row(at+"token", o.Token), row(at+"accept_version", o.AcceptVersion), row(at+"telemetry_off", o.TelemetryOff), row(at+"inference", o.Inference), row(at+"binaries", o.Binaries),
+	}
+}

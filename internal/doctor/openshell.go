@@ -1,0 +1,46 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+
+	"github.com/kickhq/kick/sandbox"
+)
+
+// openShell proves the properties of a sandbox of an OpenShell gateway on a live one,
+// and finds in it what a kick needs of the image.
+func openShell(ctx context.Context, o Options) []Check {
+	const name = "openshell sandbox"
+	gateway := Check{Name: "openshell gateway", OK: true, Found: o.OpenShell.Connection.Endpoint}
+	if gateway.Found == "" {
+		c, err := sandbox.FindOpenShell(o.OpenShell.Gateway)
+		if gateway.Found = c.Endpoint; err != nil {
+			gateway.OK, gateway.Found, gateway.Remedy = false, err.Error(), "Choose one with `openshell gateway select`, or pass --openshell-gateway."
+			return []Check{gateway}
+		}
+	}
+	if o.Image == "" {
+		return []Check{gateway, {Name: name, Isolation: true, Found: "no image, so no sandbox was looked into", Remedy: "Pass --image with an image by its digest, NAME@sha256:…"}}
+	}
+	l, err := sandbox.NewOpenShell(sandbox.OpenShellConfig{Shim: func() (io.ReadCloser, error) { return again(o.Shim) }, Image: o.Image})
+	if err != nil {
+		return []Check{gateway, notProved(name, err)}
+	}
+	checks := append([]Check{gateway}, proved(ctx, name, l.With(o.OpenShell))...)
+	if err := l.Close(); err != nil {
+		checks = append(checks, notProved(name, err))
+	}
+	return checks
+}
+
+// again reads the shim from its beginning.
+func again(shim fs.File) (io.ReadCloser, error) {
+	s, ok := shim.(io.ReadSeeker)
+	if !ok {
+		return nil, errors.New("the shim cannot be read twice")
+	}
+	_, err := s.Seek(0, io.SeekStart)
+	return io.NopCloser(s), err
+}
