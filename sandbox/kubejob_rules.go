@@ -14,11 +14,10 @@ type KubernetesRule struct {
 // KubernetesRules is all that the launcher of Kubernetes Jobs asks of the API
 // server. The Role that `kick manifests kubernetes` writes has exactly these.
 var KubernetesRules = []KubernetesRule{
-	{"batch", "jobs", []string{"create", "get", "list", "watch", "delete", "patch"}, "one Job for each kick; patched by who takes over an orphan"},
-	{"", "pods", []string{"get", "list", "watch"}, "the Job's pod: its state, and its end"},
+	{"batch", "jobs", []string{"create", "get", "list", "watch", "delete"}, "one Job for each kick; get is for those that a dead kick has left"},
+	{"", "pods", []string{"list", "watch"}, "the Job's pod: its state, and its end"},
 	{"", "pods/exec", []string{"get", "create"}, "the line to the shim; newer API servers want create too"},
 	{"", "events", []string{"list", "watch"}, "why a pod does not start"},
-	{"", "persistentvolumeclaims", []string{"get"}, "the access mode of a claim, where workspaces lie on one"},
 }
 
 // split takes what is below a kind apart, as in "pods/exec".

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -23,7 +24,7 @@ func newImage() *cobra.Command {
 		Args:  args(known),
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(newImageBuild())
+	c.AddCommand(newImageBuild(), newImageShim())
 	return c
 }
 
@@ -54,18 +55,7 @@ kept in $KICK_CACHE, or in kick below the user's cache directory.`,
   kick image build --package ripgrep --package python3 --name localhost/tools:1
   kick image build --from rootfs.tar --out layout -o json`,
 		Args: args(none),
-		RunE: func(c *cobra.Command, _ []string) error {
-			err := imageBuildRun(c.Context(), o)
-			var input *image.InputError
-			switch {
-			case c.Context().Err() != nil:
-				fmt.Fprintln(os.Stderr, "kick: told to stop: there is no image")
-				return exit{manager.Cancelled.ExitCode()}
-			case errors.As(err, &input):
-				return usageError{err}
-			}
-			return err
-		},
+		RunE: func(c *cobra.Command, _ []string) error { return imageEnd(c.Context(), imageBuildRun(c.Context(), o)) },
 	}
 	f := c.Flags()
 	f.StringVar(&o.Agent, "agent", "", "coding agent from npm: a `kind` that kick knows, or KIND@VERSION")
@@ -77,6 +67,61 @@ kept in $KICK_CACHE, or in kick below the user's cache directory.`,
 	addOutput(c, &o.output, "json")
 	completeWords(c, "agent", image.Agents()...)
 	return c
+}
+
+func newImageShim() *cobra.Command {
+	o := &imageOptions{}
+	c := &cobra.Command{
+		Use:   "shim",
+		Short: "Build the image that brings kick's first process into pods",
+		Long: `Build an image that has kick-shim, the first process of every sandbox, at
+/kick-shim and nothing else to run. Kubernetes pods get it from there, before the
+agent's container starts, so that the agent's image needs nothing of kick. It is
+the shim of this very kick: another version of kick wants its own.`,
+		Example: "  kick image shim --out shim.tar --name registry.example/kick-shim:1",
+		Args:    args(none),
+		RunE:    func(c *cobra.Command, _ []string) error { return imageEnd(c.Context(), imageShimRun(c.Context(), o)) },
+	}
+	c.Flags().StringVar(&o.Out, "out", "kick-shim.tar", "`path` of the OCI layout: a tar file if it ends with .tar, else a directory")
+	c.Flags().StringVar(&o.Name, "name", "localhost/kick-shim:latest", "`name` of the image when it is loaded")
+	addOutput(c, &o.output, "json")
+	return c
+}
+
+func imageShimRun(ctx context.Context, o *imageOptions) (err error) {
+	shim, err := openShim()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = shim.Close() }() // only read
+	dir, err := os.MkdirTemp("", "kick-shim-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	f, err := os.OpenFile(filepath.Join(dir, "kick-shim"), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, shim)
+	if err = errors.Join(err, f.Chmod(0o755), f.Close()); err != nil { // whatever the umask
+		return err
+	}
+	o.From = dir
+	return imageBuildRun(ctx, o)
+}
+
+// imageEnd is what an error of building an image means to who called.
+func imageEnd(ctx context.Context, err error) error {
+	var input *image.InputError
+	switch {
+	case ctx.Err() != nil:
+		fmt.Fprintln(os.Stderr, "kick: told to stop: there is no image")
+		return exit{manager.Cancelled.ExitCode()}
+	case errors.As(err, &input):
+		return usageError{err}
+	}
+	return err
 }
 
 func imageBuildRun(ctx context.Context, o *imageOptions) error {
