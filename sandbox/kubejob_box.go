@@ -266,7 +266,7 @@ func (b *kubeBox) carry(ctx context.Context) {
 		if time.Since(begun) > time.Second {
 			pause, since = 10*time.Millisecond, time.Now()
 		}
-		if final := strings.Contains(err.Error(), "orbidden") || time.Since(since) > kubeCut; final {
+		if final := strings.Contains(err.Error(), "orbidden") && !b.client.Settling() || time.Since(since) > kubeCut; final {
 			b.noteEnd(kubeNews{phase: kubeEnded, reason: ReasonLost, why: "the line to the pod is cut: " + escaped(err.Error())})
 			b.line.End()
 			return

@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"errors"
+	"flag"
 	"io"
 	"net/http"
 	"net/url"
@@ -18,6 +19,11 @@ func init() {
 	runtime.ErrorHandlers = nil
 	klog.LogToStderr(false)
 	klog.SetOutput(io.Discard)
+	var flags flag.FlagSet
+	klog.InitFlags(&flags)
+	if err := flags.Set("stderrthreshold", "FATAL"); err != nil { // errors would go there all the same
+		panic(err)
+	}
 }
 
 // Exec runs a program in a container of a pod. The connection is its standard input

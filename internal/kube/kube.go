@@ -45,6 +45,9 @@ type Client struct {
 	config *rest.Config
 	http   *http.Client
 	calls  atomic.Int64
+	// away is when the API server did not answer last, or could not, in
+	// nanoseconds since 1970.
+	away atomic.Int64
 }
 
 // Where says which API server, and as whom.
@@ -108,6 +111,8 @@ type Error struct {
 	Resource  string // "jobs.batch"
 	Namespace string
 	Err       error // *apierrors.StatusError where the API server has answered
+
+	settling bool // the API server was away a moment ago
 }
 
 func (e *Error) Error() string {
@@ -145,8 +150,19 @@ func (c *Client) fail(k call, err error) error {
 	if k.resource.Group != "" {
 		name += "." + k.resource.Group
 	}
-	return &Error{Verb: k.verb, Resource: name, Namespace: k.namespace, Err: err}
+	if !apierrors.IsForbidden(err) && Transient(err) {
+		c.away.Store(time.Now().UnixNano())
+	}
+	return &Error{Verb: k.verb, Resource: name, Namespace: k.namespace, Err: err, settling: c.Settling()}
 }
+
+// settles is how long an API server that was away may refuse what it allows: it
+// answers before it knows all roles, for about a second, and more under load.
+const settles = 30 * time.Second
+
+// Settling tells that the API server was away a moment ago, so that a refusal may
+// not be meant.
+func (c *Client) Settling() bool { return time.Since(time.Unix(0, c.away.Load())) < settles }
 
 // open makes a request and returns the body of its answer.
 func (c *Client) open(ctx context.Context, k call) (io.ReadCloser, error) {
@@ -254,8 +270,12 @@ func Pause(ctx context.Context, d time.Duration) bool {
 }
 
 // Transient tells an error that may be gone when the call is made again: the API
-// server is not there, or cannot answer now.
+// server is not there, cannot answer now, or refuses what it may allow as soon as it
+// knows all roles.
 func Transient(err error) bool {
+	if e, ok := Forbidden(err); ok {
+		return e.settling
+	}
 	var s *apierrors.StatusError
 	if !errors.As(err, &s) {
 		return !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded)
