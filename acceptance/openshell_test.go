@@ -4,7 +4,9 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -14,8 +16,10 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kickhq/kick/egress"
 	"github.com/kickhq/kick/internal/openshelltest"
@@ -218,4 +222,94 @@ func waitForLine(r io.Reader, end string) string {
 	for lines.Scan() && !strings.HasSuffix(lines.Text(), end) {
 	}
 	return log.String()
+}
+
+// largeEnv is the size of TestOpenShellLarge's repository in MiB.
+const largeEnv = "KICK_TEST_LARGE_MB"
+
+// TestOpenShellLarge: a workspace that is larger than the memory that kick may take
+// goes to the sandbox and comes back.
+func TestOpenShellLarge(t *testing.T) {
+	t.Parallel()
+	const most = 128 << 10 // KiB of kick's own memory
+	size := 192
+	if v := os.Getenv(largeEnv); v != "" {
+		var err error
+		if size, err = strconv.Atoi(v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	u := newOpenShellUser(t, openshelltest.Options{})
+	tree := filepath.Join(u.dir, "tree")
+	run(t, "", "git", "clone", "-q", seedBare(t), tree)
+	f, err := os.Create(filepath.Join(tree, "large"))
+	if err == nil {
+		_, err = io.CopyN(f, rand.Reader, int64(size)<<20)
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	run(t, tree, "git", "-c", "core.compression=0", "add", "large")
+	run(t, tree, "git", "-c", "user.name=x", "-c", "user.email=x@example.com", "commit", "-qm", "large")
+	cmd := u.command(slices.Concat([]string{"run", "-o", "json", "--publish", "none", "--repo", tree, "--timeout", "5m"}, onOpenShell,
+		[]string{"--", "sh", "-c", "wc -c <large >size; git add size; git commit -qm size"})...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	peak := watchPeak(cmd.Process.Pid)
+	err = cmd.Wait()
+	used := <-peak
+	if err != nil || !strings.Contains(stdout.String(), `"commits": 1`) {
+		t.Fatalf("%v\n%s%s", err, stdout.String(), stderr.String())
+	}
+	t.Logf("%d MiB, and kick took %d KiB", size, used)
+	if used == 0 || used > most {
+		t.Errorf("kick took %d KiB, more than %d", used, most)
+	}
+}
+
+// watchPeak yields the most memory that a process had resident, in KiB, when it has
+// ended.
+func watchPeak(pid int) <-chan int {
+	peak := make(chan int, 1)
+	go func() {
+		last := 0
+		for {
+			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+			_, rest, ok := strings.Cut(string(b), "VmHWM:")
+			if err != nil || !ok {
+				peak <- last
+				return
+			}
+			_, _ = fmt.Sscan(rest, &last) // the kernel's own form
+			time.Sleep(20 * time.Millisecond)
+		}
+	}()
+	return peak
+}
+
+// TestOpenShellPage: the kick.yaml of docs/openshell.md is one that kick takes.
+func TestOpenShellPage(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../docs/openshell.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "```yaml\n")
+	block, _, ok := strings.Cut(rest, "```")
+	if !ok {
+		t.Fatal("the page has no kick.yaml")
+	}
+	file := filepath.Join(t.TempDir(), "kick.yaml")
+	if err := os.WriteFile(file, []byte(block+"agents:\n  scanner: {sandbox: {enabled: true}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out := run(t, "", kick, "config", "show", "--config", file, "--resolved", "scanner")
+	for _, want := range []string{"sandbox.openshell.endpoint", "https://openshell.example:8080", "sandbox.openshell.telemetry_off", "/run/kick/openshell-token"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("it has no %s:\n%s", want, out)
+		}
+	}
 }
