@@ -79,7 +79,10 @@ func listenTCP(address string, lim tcpLimits) (*TCP, error) {
 	t := &TCP{
 		l: l.(*net.TCPListener), pin: hex.EncodeToString(sum[:]), limits: lim,
 		closing: make(chan struct{}), sources: map[netip.Addr]*source{},
-		config: &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}, SessionTicketsDisabled: true},
+		config: &tls.Config{
+			MinVersion: tls.VersionTLS13, CurvePreferences: forwarder.Curves,
+			Certificates: []tls.Certificate{cert}, SessionTicketsDisabled: true,
+		},
 	}
 	t.handlers.Go(t.accept)
 	return t, nil
