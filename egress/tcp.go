@@ -81,7 +81,7 @@ func listenTCP(address string, lim tcpLimits) (*TCP, error) {
 		closing: make(chan struct{}), sources: map[netip.Addr]*source{},
 		config: &tls.Config{
 			MinVersion: tls.VersionTLS13, CurvePreferences: forwarder.Curves,
-			Certificates: []tls.Certificate{cert}, SessionTicketsDisabled: true,
+			Certificates: []tls.Certificate{cert}, SessionTicketsDisabled: true, DynamicRecordSizingDisabled: true,
 		},
 	}
 	t.handlers.Go(t.accept)
