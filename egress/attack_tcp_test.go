@@ -182,13 +182,13 @@ func TestAttackManyConnections(t *testing.T) {
 	t.Parallel()
 	in := openTCP(t, defaultTCPLimits)
 	k, other := kickAt(t, in, "127.0.0.11"), kickAt(t, in, "127.0.0.12")
-	open, refused := 0, 0
+	refused := 0
 	var held []net.Conn
 	for range 2 * defaultTCPLimits.entering {
 		held = append(held, knock(t, in, "127.0.0.11"))
 	}
 	in.mu.Lock()
-	open = len(in.sources[netip.MustParseAddr("127.0.0.11")].entering)
+	open := len(in.sources[netip.MustParseAddr("127.0.0.11")].entering)
 	in.mu.Unlock()
 	if open > defaultTCPLimits.entering {
 		t.Errorf("%d connections wait, want %d at most", open, defaultTCPLimits.entering)
