@@ -21,14 +21,14 @@ const (
 // starts it again when the test ends at the latest. Containers go on.
 func (c *Cluster) Stop(t *testing.T, program string) {
 	t.Helper()
-	output(t, command(c.script, "stop", c.Dir, program))
+	output(t, command(c.Script, "stop", c.Dir, program))
 	t.Cleanup(func() { c.Start(t, program) })
 }
 
 // Kill is Stop without asking the program.
 func (c *Cluster) Kill(t *testing.T, program string) {
 	t.Helper()
-	output(t, command(c.script, "stop", "-KILL", c.Dir, program))
+	output(t, command(c.Script, "stop", "-KILL", c.Dir, program))
 	t.Cleanup(func() { c.Start(t, program) })
 }
 
@@ -36,7 +36,7 @@ func (c *Cluster) Kill(t *testing.T, program string) {
 // nothing to one that runs.
 func (c *Cluster) Start(t *testing.T, program string) {
 	t.Helper()
-	output(t, command(c.script, "start", c.Dir, program))
+	output(t, command(c.Script, "start", c.Dir, program))
 }
 
 // Proxy passes connections on to the API server until it is told to cut them.

@@ -37,8 +37,8 @@ type Cluster struct {
 	Host       netip.Addr   // this host, as pods see it
 	Pods       netip.Prefix // the pods, which this host reaches
 	Image      string       // an image with git and a shell that the node has, by digest
-	script     string       // hack/kube.sh
-	bin        string       // the programs of the cluster
+	Script     string       // hack/kube.sh
+	Bin        string       // directory of the cluster's programs, kubectl among them
 }
 
 // Open returns the cluster to test on. Without one the test is skipped, in CI
@@ -79,7 +79,7 @@ func find(t *testing.T) *Cluster {
 	}
 	c := &Cluster{
 		Dir: dir, Kubeconfig: settings["KUBECONFIG"], Node: settings["KICK_KUBE_NODE"],
-		script: settings["KICK_KUBE"], bin: settings["KICK_KUBE_BIN"], Image: os.Getenv(ImageEnv),
+		Script: settings["KICK_KUBE"], Bin: settings["KICK_KUBE_BIN"], Image: os.Getenv(ImageEnv),
 	}
 	if c.Host, err = netip.ParseAddr(settings["KICK_KUBE_HOST"]); err != nil {
 		t.Fatal(err)
@@ -128,14 +128,14 @@ func (c *Cluster) Apply(t *testing.T, objects string) {
 // KubectlCommand is kubectl as whom a kubeconfig says. It ends with the test at
 // the latest.
 func (c *Cluster) KubectlCommand(kubeconfig string, args ...string) *exec.Cmd {
-	return command(filepath.Join(c.bin, "kubectl"), append([]string{"--kubeconfig", kubeconfig}, args...)...)
+	return command(filepath.Join(c.Bin, "kubectl"), append([]string{"--kubeconfig", kubeconfig}, args...)...)
 }
 
 // Load gives the node the image of an OCI layout in a tar file, and returns its
 // name with its digest.
 func (c *Cluster) Load(t *testing.T, tar string) string {
 	t.Helper()
-	return strings.TrimSpace(output(t, command(c.script, "load", c.Dir, tar)))
+	return strings.TrimSpace(output(t, command(c.Script, "load", c.Dir, tar)))
 }
 
 // APIServer is where the API server listens.
