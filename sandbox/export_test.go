@@ -16,7 +16,11 @@ import (
 func Shim() []byte { return shimBytes }
 
 // SetAskTimeout sets how long a Podman service may take for an answer.
-func SetAskTimeout(d time.Duration) { askTimeout = d }
+func SetAskTimeout(d time.Duration) (restore func()) {
+	ask, ping := askTimeout, pingTimeout
+	askTimeout, pingTimeout = d, d
+	return func() { askTimeout, pingTimeout = ask, ping }
+}
 
 // PodmanChildEnv marks the process that runs the tests on one service, as the
 // service's user (see TestPodman).

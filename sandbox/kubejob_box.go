@@ -289,7 +289,7 @@ func (b *kubeBox) attendEnd(ctx context.Context, lost chan<- loss) {
 		if n.phase == kubeEnded {
 			b.noteEnd(n)
 			close(b.gonech)
-			lost <- loss{n.reason, escaped(n.why)}
+			lost <- loss{n.reason, escaped(n.why), "Look at what the cluster says of it, and start the kick again"}
 			// What the pod has said by then is on the way, if anything is.
 			kube.Pause(ctx, lastBytes)
 			b.line.End()

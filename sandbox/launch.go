@@ -157,11 +157,7 @@ func (k *kick) command(ctx context.Context) (*session, error) {
 	s.outcome(res, overDisk)
 	s.sayExited()
 	if res.Reason == ReasonLost || res.Reason == ReasonStartFailed && s.exit == nil {
-		remedy := ""
-		if res.Reason == ReasonLost && s.dog.why != "" {
-			remedy = "Look at the service's log, start it again, and then the kick"
-		}
-		return s, errors.Join(&Error{Kind: ErrRuntime, Op: "run the sandbox", Err: errors.New(res.Detail), Remedy: remedy}, s.endErr)
+		return s, errors.Join(&Error{Kind: ErrRuntime, Op: "run the sandbox", Err: errors.New(res.Detail), Remedy: s.dog.remedy}, s.endErr)
 	}
 	return s, s.endErr
 }

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/moby/profiles/seccomp"
@@ -37,6 +38,9 @@ type Podman struct {
 	// weak changes a container so that it lacks a property, for the tests of the
 	// host's checks. It is nil in earnest.
 	weak func(*podman.Spec)
+
+	// silent tells that the service did not answer when it was asked last.
+	silent atomic.Bool
 
 	mu        sync.Mutex
 	installed *installed
@@ -285,6 +289,8 @@ type service struct {
 	limits map[string]bool
 	// uids and gids are how many ids an ordinary user's service can map.
 	uids, gids int
+	// silent is set when it did not answer any more.
+	silent *atomic.Bool
 }
 
 // The versions that the contract is run on are 4.3 and 5.8.
@@ -294,7 +300,11 @@ const firstVersion = "4.3"
 // give an ordinary user root's powers, and another user's sandboxes are not ours
 // to look into.
 func (l *Podman) service(ctx context.Context) (*service, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	patience := askTimeout
+	if l.silent.Load() { // for a last try, before the fallback
+		patience = min(patience, pingEvery)
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	listener, err := socketOwner(ctx, l.config.Socket)
 	if err != nil {
@@ -313,7 +323,8 @@ func (l *Podman) service(ctx context.Context) (*service, error) {
 	if olderThan(version, firstVersion) {
 		return nil, &Error{Kind: ErrRuntime, Op: "use Podman " + version, Err: errors.New("it is older than " + firstVersion + ", the oldest that kick was tested with"), Remedy: "Install a newer one"}
 	}
-	s := &service{version: version, rootful: owner == 0, limits: map[string]bool{}}
+	l.silent.Store(false)
+	s := &service{version: version, rootful: owner == 0, limits: map[string]bool{}, silent: &l.silent}
 	controllers := controllers
 	if !s.rootful {
 		if controllers, err = l.askRootless(ctx, s, int(listener.Pid)); err != nil {

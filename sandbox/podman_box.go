@@ -36,6 +36,7 @@ type podmanBox struct {
 	log         tail           // what the shim and the service said of their trouble
 	pid         int
 	groups      groups
+	freezer     freezer
 	shim        *watchedProcess
 	keeper      *watchedProcess // Podman's process beside the container, which removes it at its end
 	serving     sync.WaitGroup  // what is asked of the service while the container runs
@@ -181,7 +182,7 @@ func (b *podmanBox) find(ctx context.Context) error {
 		return &Error{Kind: ErrRuntime, Op: "find the container's process", Err: fmt.Errorf("process %d: %w", b.pid, err),
 			Remedy: "The service must run in this process namespace: a Podman machine or a remote service cannot be proved from here"}
 	}
-	b.groups = groupsOf(b.pid)
+	b.groups, b.freezer = groupsOf(b.pid), freezerOf(b.pid)
 	for limit, controller := range limitControllers {
 		if !b.plan.service.limits[limit] {
 			delete(b.groups.dirs, controller) // the group is the service's, and counts others too
@@ -207,9 +208,14 @@ func (b *podmanBox) read() {
 	}()
 }
 
-// How often the service is asked whether it still answers, and how long it may
-// take. A service that stands still would leave the sandbox's words unheard.
+// How often the service is asked whether it still answers, and the container
+// looked at. A service that stands still would leave the sandbox's words unheard,
+// and a container that was paused would be waited for to its end.
 const pingEvery = 5 * time.Second
+
+// pingTimeout is how long the answer may take, which has no work behind it:
+// measured, 0.2 s at most at a load of 20 on two processors.
+var pingTimeout = 15 * time.Second // tests of a service that stands still wait less
 
 func (b *podmanBox) watchService(ctx context.Context) {
 	lost := make(chan loss, 1)
@@ -217,20 +223,28 @@ func (b *podmanBox) watchService(ctx context.Context) {
 	b.serving.Go(func() {
 		t := time.NewTicker(pingEvery)
 		defer t.Stop()
+		wasFrozen := false
 		for {
 			select {
 			case <-ctx.Done():
 				return
 			case <-t.C:
 			}
-			asking, stop := context.WithTimeout(ctx, askTimeout)
+			frozen := b.freezer.isFrozen()
+			if frozen && wasFrozen { // not just for the moment of a snapshot
+				lost <- loss{ReasonLost, "the container was paused from outside", "Start the kick again, and let its container run"}
+				return
+			}
+			wasFrozen = frozen
+			asking, stop := context.WithTimeout(ctx, pingTimeout)
 			_, err := b.client.Ping(asking)
 			stop()
 			if err != nil && ctx.Err() == nil {
 				b.mu.Lock()
 				b.unheard = true
 				b.mu.Unlock()
-				lost <- loss{ReasonLost, fmt.Sprintf("the Podman service does not answer any more (%v)", err)}
+				b.plan.service.silent.Store(true)
+				lost <- loss{ReasonLost, fmt.Sprintf("the Podman service does not answer any more (%v)", err), "Look at the service's log, start it again, and then the kick"}
 				return
 			}
 		}
@@ -249,6 +263,7 @@ func (b *podmanBox) kill() {
 	}
 	b.killed = true
 	b.shim.kill()
+	b.freezer.thaw() // it dies of that without running on
 	time.AfterFunc(killGrace, func() { b.stream.Close() })
 }
 
@@ -310,6 +325,7 @@ func (b *podmanBox) release() {
 	b.mu.Unlock()
 	if b.shim != nil {
 		b.shim.kill()
+		b.freezer.thaw()
 		b.shim.wait(removeTimeout)
 	}
 }

@@ -237,8 +237,7 @@ func TestOnPodmanLeftover(t *testing.T) {
 // work.
 func TestOnPodmanServiceLost(t *testing.T) {
 	sandbox.OnService(t)
-	sandbox.SetAskTimeout(5 * time.Second)
-	defer sandbox.SetAskTimeout(30 * time.Second)
+	defer sandbox.SetAskTimeout(5 * time.Second)()
 	for name, signal := range map[string]syscall.Signal{"killed": syscall.SIGKILL, "stopped": syscall.SIGSTOP} {
 		t.Run(name, func(t *testing.T) {
 			socket := startService(t)
@@ -275,6 +274,46 @@ func TestOnPodmanServiceLost(t *testing.T) {
 				t.Errorf("left: %s", p)
 			}
 		})
+	}
+}
+
+// A container that somebody pauses is given up, ended and removed, and its work
+// kept.
+func TestOnPodmanPaused(t *testing.T) {
+	sandbox.OnService(t)
+	l, err := newPodman()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	sink := &artifactSink{}
+	spec := podmanSpec(t, "echo unfinished >work.txt; echo ready; sleep 600")
+	spec.Workspace.Sink = sink
+	ready := &waitFor{text: "ready", seen: make(chan struct{})}
+	spec.Stdout = ready
+	paused := make(chan error, 1)
+	c := podmanClient(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		<-ready.seen
+		err := c.Pause(context.Background(), "kick-"+spec.ID)
+		if paused <- err; err != nil {
+			cancel()
+		}
+	}()
+	res, err := l.Run(ctx, spec)
+	if podman.IsStatus(<-paused, 500) && os.Geteuid() != 0 {
+		t.Skip("rootless Podman cannot pause on control groups of version 1")
+	}
+	if err == nil || res.Reason != sandbox.ReasonLost || !strings.Contains(res.Detail, "paused") {
+		t.Errorf("%v, %s, %s", err, res.Reason, res.Detail)
+	}
+	if !slices.Contains(res.Artifacts, sandbox.DirtyArchive) || !strings.Contains(sink.content(sandbox.DirtyArchive), "unfinished") {
+		t.Errorf("artifacts %v, missing %q", res.Artifacts, res.Missing)
+	}
+	for _, p := range leftOf(t, c, spec.ID) {
+		t.Errorf("left: %s", p)
 	}
 }
 

@@ -156,3 +156,49 @@ func TestPodmanLimitFiles(t *testing.T) {
 		}
 	}
 }
+
+// TestPodmanFreezer finds the freezer of both versions of control groups.
+func TestPodmanFreezer(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, tt := range []struct{ name, mounts, groups, file, frozen string }{
+		{"version 1", "1 0 0:1 / DIR/v1 rw - cgroup cgroup rw,freezer\n", "6:freezer:/a/b\n5:memory:/c\n", "v1/a/b/freezer.state", "FROZEN"},
+		{"version 2", "1 0 0:1 / DIR/v2 rw - cgroup2 cgroup2 rw\n", "0::/a/b\n", "v2/a/b/cgroup.freeze", "1"},
+		{"both", "2 0 0:2 / DIR/v2 rw - cgroup2 cgroup2 rw\n1 0 0:1 / DIR/v1 rw - cgroup cgroup rw,freezer\n3 0 0:2 / DIR/v3 rw - cgroup2 cgroup2 rw\n", "6:freezer:/a\n0::/x\n", "v1/a/freezer.state", "FROZEN"},
+		{"the root of version 2", "2 0 0:2 / DIR/v2 rw - cgroup2 cgroup2 rw\n", "0::/\n", "", ""},
+		{"a group that is not to be seen", "1 0 0:1 /a DIR/v1 rw - cgroup cgroup rw,freezer\n", "6:freezer:/b\n", "", ""},
+		{"none", "", "", "", ""},
+	} {
+		mounts, err := parseMountinfo(strings.ReplaceAll(tt.mounts, "DIR", dir))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := findFreezer(mounts, tt.groups)
+		if tt.file == "" {
+			if f.file != "" || f.isFrozen() {
+				t.Errorf("%s: found %+v", tt.name, f)
+			}
+			f.thaw() // does nothing
+			continue
+		}
+		if f.file != filepath.Join(dir, tt.file) {
+			t.Errorf("%s: found %+v", tt.name, f)
+			continue
+		}
+		if err := os.MkdirAll(filepath.Dir(f.file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for text, frozen := range map[string]bool{tt.frozen + "\n": true, f.thawed + "\n": false} {
+			if err := os.WriteFile(f.file, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if f.isFrozen() != frozen {
+				t.Errorf("%s: %q is frozen: %v", tt.name, text, !frozen)
+			}
+			f.thaw()
+			if b, err := os.ReadFile(f.file); err != nil || strings.TrimSpace(string(b)) != f.thawed {
+				t.Errorf("%s: after a thaw the file says %q, %v", tt.name, b, err)
+			}
+		}
+	}
+}

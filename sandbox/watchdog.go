@@ -36,14 +36,15 @@ type watchdog struct {
 	lost <-chan loss
 	// full tells that the process limit was seen reached.
 	full bool
-	// why says more of the limit that was reached, where there is more to say.
-	why string
+	// why says more of the limit that was reached or of the loss, where there is
+	// more to say, and remedy what to do about a loss.
+	why, remedy string
 }
 
-// loss is how a runtime has lost a sandbox.
+// loss is how a runtime has lost a sandbox, and what to do about it.
 type loss struct {
-	reason Reason
-	why    string
+	reason      Reason
+	why, remedy string
 }
 
 // Each watcher looks at most so often, and seldom enough to cost no more than
@@ -76,6 +77,7 @@ func (w *watchdog) run(ctx context.Context, exceeded func(Reason)) {
 			return
 		case l := <-w.lost:
 			w.say(l.why)
+			w.remedy = l.remedy
 			exceeded(l.reason)
 			return
 		case <-memory:

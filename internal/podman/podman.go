@@ -258,6 +258,12 @@ func (c *Client) Start(ctx context.Context, name string) error {
 	return c.call(ctx, http.MethodPost, apiRoot+"/containers/"+url.PathEscape(name)+"/start", nil, nil, nil)
 }
 
+// Pause stops a container's processes where they are. kick never does; its tests
+// do.
+func (c *Client) Pause(ctx context.Context, name string) error {
+	return c.call(ctx, http.MethodPost, apiRoot+"/containers/"+url.PathEscape(name)+"/pause", nil, nil, nil)
+}
+
 // Remove kills a container and removes it with its volumes. One that is gone is
 // no error.
 func (c *Client) Remove(ctx context.Context, name string) error {
