@@ -151,6 +151,7 @@ func (b *podmanBox) startError(op string, err error) error {
 		{"executable file", "The shim could not be executed in the container"},
 		{"newuidmap", "Install uidmap and give this user ranges in /etc/subuid and /etc/subgid"},
 		{"/etc/subuid", "Give this user ranges in /etc/subuid and /etc/subgid"},
+		{shimPath + "\": stat", "The image's /run, and /run/kick if it has it, must be directories that everybody may enter"},
 		{"permission denied", "The service must be able to read kick's state directory"},
 	} {
 		if remedy == "" && strings.Contains(err.Error(), r.text) {

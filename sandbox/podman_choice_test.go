@@ -1,10 +1,8 @@
 package sandbox
 
 import (
-	"context"
 	"errors"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -166,22 +164,9 @@ func TestOnPodmanNetwork(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("rootless networks need /dev/net/tun, which hosts of tests keep to root")
 	}
-	// The service's network program of Podman 4 and 5 is the distribution's.
 	const name = "kick-test"
-	networks := func(args ...string) {
-		t.Helper()
-		cmd := exec.CommandContext(context.WithoutCancel(t.Context()), os.Getenv("KICK_PODMAN"), append([]string{"network"}, args...)...)
-		for _, kv := range os.Environ() {
-			if !strings.HasPrefix(kv, "CONTAINER_HOST=") {
-				cmd.Env = append(cmd.Env, kv)
-			}
-		}
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%q: %v\n%s", cmd.Args, err, out)
-		}
-	}
-	networks("create", "--internal", name)
-	defer networks("rm", name)
+	servicePodman(t, "network", "create", "--internal", name)
+	defer servicePodman(t, "network", "rm", name)
 	spec := LaunchSpec{Image: l.config.Image, Command: []string{"sh", "-c", "grep -o '[a-z0-9]*:' /proc/net/dev | tr -d '\n'"}, Env: map[string]string{"PATH": testPath}}
 	inside := l.With(PodmanChoice{Network: name})
 

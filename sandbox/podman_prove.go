@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path"
@@ -8,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kickhq/kick/internal/frame"
 )
@@ -71,16 +74,38 @@ func unwritable(root string, plan *podmanPlan) error {
 		if m.Type != "tmpfs" {
 			continue
 		}
-		fi, err := os.Stat(path.Join(root, m.Destination))
+		st, err := statInside(root, m.Destination)
+		if errors.Is(err, unix.ELOOP) {
+			return &Error{Kind: ErrRuntime, Op: "use the image " + plan.image.pinned, Err: fmt.Errorf("its %s, or a directory above that, is a link", m.Destination), Remedy: "Make it a directory in the image, or leave it out"}
+		}
 		if err != nil {
 			return &Error{Kind: ErrRuntime, Op: "look at " + m.Destination + " in the container", Err: err}
 		}
-		if mode := fi.Mode().Perm(); mode&0o002 == 0 {
+		if mode := st.Mode & 0o7777; mode&0o002 == 0 {
 			return &Error{Kind: ErrRuntime, Op: "use the image " + plan.image.pinned, Err: fmt.Errorf("its directory %s has mode %04o, and the OCI runtime gives that to what is mounted there: the agent could not write to it", m.Destination, mode),
 				Remedy: "Give the directory mode 1777 in the image, or leave it out"}
 		}
 	}
 	return nil
+}
+
+// statInside looks at a path of a container by its root, and follows no link: an
+// absolute one of the image would lead to the host's own files.
+func statInside(root, name string) (st unix.Stat_t, err error) {
+	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return st, &os.PathError{Op: "open", Path: root, Err: err}
+	}
+	defer unix.Close(dir)
+	fd, err := unix.Openat2(dir, strings.TrimPrefix(name, "/"), &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS})
+	if err != nil {
+		return st, &os.PathError{Op: "open", Path: path.Join(root, name), Err: err}
+	}
+	defer unix.Close(fd)
+	if err := unix.Fstat(fd, &st); err != nil {
+		return st, &os.PathError{Op: "stat", Path: path.Join(root, name), Err: err}
+	}
+	return st, nil
 }
 
 // conmonOf is the process that Podman has put beside the container: its parent.
@@ -201,7 +226,7 @@ func compareContainer(got, host []mount, plan *podmanPlan, root string) (problem
 		seen[m.target] = true
 		if e, ok := planned[m.target]; ok {
 			compareMount(m, e, report)
-			if e.Kind == frame.BindEntry && !sameFile(e.Source, path.Join(root, m.target)) {
+			if e.Kind == frame.BindEntry && !sameFile(e.Source, root, m.target) {
 				report("mounts", "%s is not %s", m.target, e.Source)
 			}
 			continue
@@ -308,13 +333,14 @@ func covered(m mount) bool {
 	return m.fstype == "tmpfs" && m.has("ro") && (strings.HasPrefix(m.target, "/proc/") || strings.HasPrefix(m.target, "/sys/")) || m.root == "/null"
 }
 
-func sameFile(a, b string) bool {
-	x, err := os.Stat(a)
-	if err != nil {
+// sameFile tells whether a path of a container is that file of the host.
+func sameFile(source, root, target string) bool {
+	var x unix.Stat_t
+	if unix.Stat(source, &x) != nil {
 		return false
 	}
-	y, err := os.Stat(b)
-	return err == nil && os.SameFile(x, y)
+	y, err := statInside(root, target)
+	return err == nil && x.Dev == y.Dev && x.Ino == y.Ino
 }
 
 // limitProperties tells how each limit is enforced: by a control group that the
@@ -353,12 +379,13 @@ func (b *podmanBox) limitProperties() []Property {
 // podmanRemedies say what to do about limits that this Podman cannot set, and about
 // what its configuration or the image adds to every container.
 var podmanRemedies = map[string]string{
-	"nosuid-mounts": "crun 1.8, Debian 12's, loses this on writable mounts: use runc or a newer crun, or name a workspace_dir on a file system that is mounted with nosuid and nodev",
-	"nodev-mounts":  "crun 1.8, Debian 12's, loses this on writable mounts: use runc or a newer crun, or name a workspace_dir on a file system that is mounted with nosuid and nodev",
-	"mounts":        "See what adds it: volumes, devices or mounts in containers.conf, a mounts.conf, a hook of the OCI runtime, or a link in the image where something is to be mounted",
-	"memory-limit":  "Delegate the memory controller to the service (Delegate=yes in its unit), or run it rootful",
-	"process-limit": "Delegate the pids controller to the service (Delegate=yes in its unit), or run it rootful",
-	"cpu-limit":     "Rootless Podman cannot limit processors on control groups of version 1: start the service in a control group that is limited, run it rootful, or set no CPU limit",
+	"supplementary-groups": "Look for users and groups named 65532 or agent in the image's /etc/passwd and /etc/group, and take them out",
+	"nosuid-mounts":        "crun 1.8, Debian 12's, loses this on writable mounts: use runc or a newer crun, or name a workspace_dir on a file system that is mounted with nosuid and nodev",
+	"nodev-mounts":         "crun 1.8, Debian 12's, loses this on writable mounts: use runc or a newer crun, or name a workspace_dir on a file system that is mounted with nosuid and nodev",
+	"mounts":               "See what adds it: volumes, devices or mounts in containers.conf, a mounts.conf, a hook of the OCI runtime, or a link in the image where something is to be mounted",
+	"memory-limit":         "Delegate the memory controller to the service (Delegate=yes in its unit), or run it rootful",
+	"process-limit":        "Delegate the pids controller to the service (Delegate=yes in its unit), or run it rootful",
+	"cpu-limit":            "Rootless Podman cannot limit processors on control groups of version 1: start the service in a control group that is limited, run it rootful, or set no CPU limit",
 }
 
 // holds finds a control group that holds a limit to most, at or above the
