@@ -42,6 +42,7 @@
 # first process. A pair of interfaces joins the node to the host. Control groups
 # are the host's, below one that is named as the interface is.
 set -euo pipefail
+shopt -s inherit_errexit # what fails in $(...) ends the script, too
 
 die() { echo "kube.sh: $*" >&2; exit 1; }
 
@@ -77,10 +78,13 @@ build_kube() {
   if [ ! -d "$bin" ]; then
     mkdir -p "$cache"
     new=$(mktemp -d "$cache/kube-new-XXXXXX")
+    # shellcheck disable=SC2064 # the directory as it is now
+    trap "rm -rf '$new'" EXIT
     { build_node "$new"; build_kubernetes "$new"; } >&2
     chmod 755 "$new"
     # Whoever built the same meanwhile has built it as well.
     mv -T "$new" "$bin" 2>/dev/null || rm -rf "$new"
+    trap - EXIT
   fi
   [ -x "$bin/kubelet" ] || die "$bin is not whole: remove it, and \`kube.sh build\` makes it again"
   echo "$bin"
