@@ -209,7 +209,7 @@ func (c *Cluster) freePort(t *testing.T) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	defer func() { _ = l.Close() }() // nobody has connected
 	return l.Addr().(*net.TCPAddr).Port
 }
 
