@@ -37,10 +37,7 @@ const openShellChildEnv = "KICK_TEST_OPENSHELL"
 var openShellCannot = map[string]string{
 	"Egress":               "no socket of this host is in the sandbox: the gateway's own policy is the way out, see TestOpenShellPolicy",
 	"BaseObjects":          "the base's objects are a copy in the sandbox, which is its user's",
-	"MemoryLimit":          "the kernel ends the process that is over, and the gateway does not tell of it",
-	"ProcessLimit":         "nothing outside of the sandbox counts its processes: the command fails, and the reason is its own",
-	"DiskLimit":            "OpenShell has no limit for it: one that is asked for is refused",
-	"FileSizeLimit":        "OpenShell has no limit for it: one that is asked for is refused",
+	"MemoryLimit":          "the kernel ends the process that is over, of which neither the gateway tells nor a control group that the sandbox sees",
 	"WorkAfterMemoryLimit": "the workspace goes with the sandbox that the kernel has killed",
 	"WorkOnly":             "the workspace goes with the sandbox: the embedded runtime makes artifacts of what is on this host",
 	"FirstProcess":         "the first process is the gateway's, and the shim is a command beside it",

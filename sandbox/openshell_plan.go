@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/kickhq/kick/internal/frame"
 	"github.com/kickhq/kick/internal/lazyregexp"
 	"github.com/kickhq/kick/internal/openshellapi"
@@ -51,14 +49,19 @@ func newOpenShellPlan(spec LaunchSpec, mode frame.Mode, ready time.Duration) (*o
 		return nil, err
 	}
 	p := &openShellPlan{spec: spec, limits: resolveLimits(spec.Limits)}
-	p.jail = frame.Jail{NoNewPrivs: true, Filter: filter, Rlimits: []frame.Rlimit{{Resource: unix.RLIMIT_CORE, Value: 0}}}
+	p.jail = frame.Jail{NoNewPrivs: true, Filter: filter, Rlimits: commonRlimits(p.limits)}
+	watch := &frame.Watch{Disk: p.limits.Disk}
 	if spec.Limits.Processes > 0 {
+		// The kernel counts all processes of the user at the node, of other sandboxes
+		// too, so that a default would hit who did not ask for it.
 		p.jail.Rlimits = append(p.jail.Rlimits, processRlimit(p.limits))
+		watch.Processes = p.limits.Processes
 	}
 	p.config = shimConfig(spec, p.limits, mode)
 	p.config.Sent = spec.Workspace.Dir != ""
 	p.config.Objects = shimDir(spec.ID) + "/objects"
 	p.config.Pause = true
+	p.config.Watch = watch
 	if spec.Egress.Policy != "" {
 		p.config.Inherit = gatewayVariables
 	}
@@ -220,11 +223,12 @@ func (p *openShellPlan) limitProperties(sandbox openshellapi.Sandbox) []Property
 	processes := Property{Name: "process-limit", Status: NotRequested}
 	if p.spec.Limits.Processes > 0 {
 		processes.Status = Enforced
-		processes.Evidence = fmt.Sprintf("RLIMIT_NPROC is %d, and counts all processes of the sandbox's user on its node", p.limits.Processes+shimThreads)
+		processes.Evidence = fmt.Sprintf("RLIMIT_NPROC is %d above what the sandbox had before, and counts all processes of its user on its node", p.limits.Processes+shimThreads)
 	}
 	disk := Property{Name: "disk-limit", Status: NotRequested}
-	if p.spec.Limits.Disk > 0 {
-		disk.Status, disk.Evidence, disk.Remedy = Missing, "OpenShell has no limit for it", "Set none, and limit it at the sandboxes' nodes"
+	if p.limits.Disk > 0 {
+		disk.Status = Enforced
+		disk.Evidence = fmt.Sprintf("the shim measures the workspace and ends the command above %d bytes; RLIMIT_FSIZE for one file", p.limits.Disk)
 	}
 	return []Property{gateway("memory-limit", "memory", p.limits.Memory == 0), processes, gateway("cpu-limit", "cpu", p.limits.CPUs == 0), disk}
 }

@@ -373,7 +373,6 @@ func TestOpenShellRefuses(t *testing.T) {
 			s.Egress.Policy, s.Network = readPolicy(t), sandbox.NetworkNone
 		}, sandbox.ErrSpec, "mode none"},
 		"no word on telemetry": {func(c *sandbox.OpenShellConfig, _ *sandbox.LaunchSpec) { c.TelemetryOff = false }, sandbox.ErrIsolation, "openshell.telemetry_off"},
-		"a limit of the disk":  {func(_ *sandbox.OpenShellConfig, s *sandbox.LaunchSpec) { s.Limits.Disk = 1 << 30 }, sandbox.ErrIsolation, "disk-limit"},
 		"nobody there":         {func(c *sandbox.OpenShellConfig, _ *sandbox.LaunchSpec) { c.Connection.Endpoint = "http://127.0.0.1:1" }, sandbox.ErrRuntime, "openshell status"},
 		"plaintext to another": {func(c *sandbox.OpenShellConfig, _ *sandbox.LaunchSpec) { c.Connection.Endpoint = "http://gateway.test" }, sandbox.ErrSpec, "not encrypted"},
 	} {

@@ -69,6 +69,11 @@ func guestInit() error {
 	if errno != 0 {
 		return failed("landlock", "ask the kernel for its version", errno)
 	}
+	for i := range j.Rlimits {
+		if j.Rlimits[i].Resource == unix.RLIMIT_NPROC {
+			j.Rlimits[i].Value += uint64(beside())
+		}
+	}
 	j.Landlock = &frame.Landlock{ABI: int(abi), Rules: []frame.LandlockRule{{Path: "/", Access: frame.AccessWrite}}}
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become a subreaper: %w", err)
@@ -78,6 +83,17 @@ func guestInit() error {
 	}
 	err = unix.Exec("/proc/self/exe", []string{"kick-shim", "init"}, inherited(cfg))
 	return fmt.Errorf("execute the next stage: %w", err)
+}
+
+// beside is how many threads the sandbox's other processes have, which the kernel
+// counts with those of the command.
+func beside() (n int) {
+	for _, dir := range glob("/proc/[0-9]*") {
+		if b, err := os.ReadFile(dir + "/stat"); err == nil && dir != "/proc/"+strconv.Itoa(os.Getpid()) {
+			n += threads(b)
+		}
+	}
+	return n
 }
 
 // inherited are the variables that cfg names, as this process has them.
