@@ -10,7 +10,7 @@ import (
 )
 
 // With the build tag kickcrash, the program kills itself with SIGKILL right
-// after it journalled the event that KICK_TEST_CRASH_AT names, so that tests
+// after it journaled the event that KICK_TEST_CRASH_AT names, so that tests
 // can find out what a death at any step leaves behind. An event that happens
 // more than once is named with its number, as "revoke#2".
 func init() {

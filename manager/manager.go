@@ -73,6 +73,7 @@ type Request struct {
 	Image        string
 	Podman       sandbox.PodmanChoice
 	OpenShell    OpenShell
+	Kubernetes   sandbox.KubernetesChoice
 	AcceptWeaker []string // isolation properties that may be missing and holes that git may have, by name
 
 	// WorkspaceDir is where the live workspace is made, in a directory of the

@@ -29,9 +29,13 @@ func New(state *State, shim io.Reader, version string) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
+	kubernetes, err := NewKubernetes(state, embedded, "", sandbox.KubernetesChoice{})
+	if err != nil {
+		return nil, err
+	}
 	return &Manager{
 		State:     state,
-		Launchers: map[string]sandbox.Launcher{"embedded": embedded, "podman": podman, openShellRuntime: openShell},
+		Launchers: map[string]sandbox.Launcher{"embedded": embedded, "podman": podman, openShellRuntime: openShell, "kubernetes": kubernetes},
 		Version:   version,
 	}, nil
 }
@@ -42,6 +46,13 @@ func New(state *State, shim io.Reader, version string) (*Manager, error) {
 func NewPodman(state *State, embedded *sandbox.Embedded, image string) (*sandbox.Podman, error) {
 	return sandbox.NewPodman(sandbox.PodmanConfig{
 		Shim: embedded.OpenShim, Dir: filepath.Join(state.Dir, "podman"), Image: image, Fallback: embedded,
+	})
+}
+
+// NewKubernetes returns the Kubernetes launcher. image is what Preflight runs.
+func NewKubernetes(state *State, embedded *sandbox.Embedded, image string, choice sandbox.KubernetesChoice) (*sandbox.Kubernetes, error) {
+	return sandbox.NewKubernetes(sandbox.KubernetesConfig{
+		Shim: embedded.OpenShim, Dir: filepath.Join(state.Dir, "kubernetes"), Image: image, KubernetesChoice: choice,
 	})
 }
 
@@ -58,6 +69,9 @@ func (m *Manager) launcher(req Request) (sandbox.Launcher, error) {
 		l = own.With(req.Podman)
 	case *sandbox.OpenShell:
 		l = own.With(req.OpenShell.Choice)
+	}
+	if k, ok := l.(*sandbox.Kubernetes); ok {
+		l = k.With(req.Kubernetes)
 	}
 	return l, nil
 }

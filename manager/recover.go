@@ -2,6 +2,7 @@ package manager
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -137,6 +138,8 @@ func (r *run) runtimeOf(entries []Entry) {
 	get := func(name string) string { v, _ := field(entries, "kick", name); return v }
 	r.req.Runtime, r.req.Image = get("runtime"), get("image")
 	r.req.Podman = sandbox.PodmanChoice{Socket: get("podmanSocket"), OCIRuntime: get("ociRuntime")} // its network is the agent's alone
+	// What is no JSON was no Kubernetes kick's.
+	_ = json.Unmarshal([]byte(get("kubernetes")), &r.req.Kubernetes)
 	r.req.AcceptWeaker = strings.Fields(get("accepted"))
 }
 

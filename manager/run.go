@@ -42,7 +42,7 @@ func (m *Manager) Run(ctx context.Context, req Request) (Outcome, error) {
 	if err := k.Journal.Note("kick", map[string]string{
 		"agent": req.Agent, "runtime": req.Runtime, "repo": req.Source.Repo, "base": req.Source.Base, "work": r.work, "version": m.Version,
 		"image": req.Image, "podmanSocket": req.Podman.Socket, "ociRuntime": req.Podman.OCIRuntime,
-		"accepted": strings.Join(req.AcceptWeaker, " "), "openshell": req.OpenShell.journaled(req.Runtime),
+		"accepted": strings.Join(req.AcceptWeaker, " "), "openshell": req.OpenShell.journaled(req.Runtime), "kubernetes": journaled(req.Kubernetes),
 	}); err != nil {
 		r.fail(Internal, err)
 	} else {
@@ -286,6 +286,14 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 		cfg := egress.Config{Kick: r.k.ID, Agent: r.req.Agent, Repo: r.req.Source.Repo, Policy: r.policy().Egress, Audit: audit, Ledgers: r.m.State.BudgetsDir()}
 		own := newReadCredential(r.req)
 		cfg.GitCredential = own.get
+		if req := r.req; req.Runtime == "kubernetes" {
+			way, close, err := openWayIn(req.Kubernetes.Gateway)
+			if err != nil {
+				return sandbox.Result{}, err
+			}
+			defer func() { r.note("close the gateway's way in", close()) }()
+			cfg.TCP = way
+		}
 		if gateway, err = egress.Listen(ctx, r.k.Path("egress"), cfg); err != nil {
 			return sandbox.Result{}, &sandbox.Error{Kind: sandbox.ErrRuntime, Op: "open the egress gateway", Err: err}
 		}
@@ -301,6 +309,11 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 		}()
 		gateway.SetGitEnvironment(spec.Env, agents.GatewayPort)
 		spec.Egress = sandbox.Egress{Socket: r.k.Path("egress/gateway.sock"), Port: agents.GatewayPort}
+		if way := cfg.TCP; way != nil {
+			spec.Egress.Socket, spec.Egress.TCP = "", &sandbox.EgressTCP{
+				Address: r.req.Kubernetes.Gateway, Secret: gateway.Secret(), Pin: way.Pin(), Trust: string(gateway.Trust()), Admit: gateway.Admit,
+			}
+		}
 		if gateway.Terminates() {
 			maps.Copy(spec.Env, egress.TrustEnvironment(sandbox.EgressTrustPath))
 		}

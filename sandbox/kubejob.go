@@ -25,13 +25,9 @@ import (
 // namespace that grants nothing. The shim is the pod's first process; kick speaks
 // with it through the API server, by pods/exec, and needs no volume in common.
 type Kubernetes struct {
-	config KubernetesConfig
-
-	mu     sync.Mutex
-	client *kube.Client
-	watch  *kubeWatch
-	digest string // of the shim
-	key    []byte
+	config       KubernetesConfig
+	clusters     *kubeClusters
+	*kubeCluster // once open has gone well
 }
 
 var (
@@ -48,37 +44,9 @@ type KubernetesConfig struct {
 	// Dir is a directory of the caller's own on this host, for the key by which a
 	// later process may take over what a dead one has left.
 	Dir string
-	// Kubeconfig is the path of a kubeconfig. Empty: $KUBECONFIG, ~/.kube/config,
-	// or the account of the pod that kick runs in.
-	Kubeconfig string
-	// Context is a context of the kubeconfig. Empty: its current one.
-	Context string
-	// Namespace is where the Jobs are. Empty: that of the context.
-	Namespace string
+	KubernetesChoice
 	// Image is what Preflight runs.
 	Image string
-	// ShimImage is an image that has the shim at /kick-shim, which an init
-	// container puts into the pod. Empty: the agent's image has it at
-	// /usr/libexec/kick/kick-shim.
-	ShimImage string
-	// ServiceAccount is the pod's account, whose token it does not get. Empty:
-	// default.
-	ServiceAccount string
-	// NodeSelector, Tolerations, RuntimeClass, PriorityClass and PullSecrets are as
-	// in a pod.
-	NodeSelector  map[string]string
-	Tolerations   []Toleration
-	RuntimeClass  string
-	PriorityClass string
-	PullSecrets   []string
-	// Queue is a LocalQueue of Kueue, which then starts the Jobs.
-	Queue string
-	// HostUsers leaves the pod's users those of the node, where user namespaces
-	// cannot be had. The property user-namespace is missing then.
-	HostUsers bool
-	// Canaries are addresses, HOST:PORT, which a pod reaches unless a NetworkPolicy
-	// keeps it from that; it must not. Empty: the API server's.
-	Canaries []string
 	// RequestCPU (cores), RequestMemory and RequestDisk (bytes) are what the pod
 	// reserves on its node, at most its limits. Defaults: 0.1, 512 MiB, 1 GiB.
 	RequestCPU    float64
@@ -92,9 +60,50 @@ type KubernetesConfig struct {
 	Alone time.Duration
 }
 
+// KubernetesChoice is what an operator chooses for an agent. The zero value of
+// each field is the default.
+type KubernetesChoice struct {
+	// Kubeconfig is the path of a kubeconfig. Empty: $KUBECONFIG, ~/.kube/config,
+	// or the account of the pod that kick runs in.
+	Kubeconfig string `json:"kubeconfig,omitempty"`
+	// Context is a context of the kubeconfig. Empty: its current one.
+	Context string `json:"context,omitempty"`
+	// Namespace is where the Jobs are. Empty: that of the context.
+	Namespace string `json:"namespace,omitempty"`
+	// ShimImage is an image that has the shim at /kick-shim, which an init
+	// container puts into the pod. Empty: the agent's image has it at
+	// /usr/libexec/kick/kick-shim.
+	ShimImage string `json:"shimImage,omitempty"`
+	// ServiceAccount is the pod's account, whose token it does not get. Empty:
+	// default.
+	ServiceAccount string `json:"serviceAccount,omitempty"`
+	// NodeSelector, Tolerations, RuntimeClass, PriorityClass and PullSecrets are as
+	// in a pod.
+	NodeSelector  map[string]string `json:"nodeSelector,omitempty"`
+	Tolerations   []Toleration      `json:"tolerations,omitempty"`
+	RuntimeClass  string            `json:"runtimeClass,omitempty"`
+	PriorityClass string            `json:"priorityClass,omitempty"`
+	PullSecrets   []string          `json:"pullSecrets,omitempty"`
+	// Queue is a LocalQueue of Kueue, which then starts the Jobs.
+	Queue string `json:"queue,omitempty"`
+	// HostUsers leaves the pod's users those of the node, where user namespaces
+	// cannot be had. The property user-namespace is missing then.
+	HostUsers bool `json:"hostUsers,omitempty"`
+	// Canaries are addresses, HOST:PORT, which a pod reaches unless a NetworkPolicy
+	// keeps it from that; it must not. Empty: the API server's.
+	Canaries []string `json:"canaries,omitempty"`
+	// Gateway is where pods reach kick's egress gateway, as ADDRESS:PORT; the port
+	// is the one that kick listens on. The launcher itself does not use it.
+	Gateway string `json:"gateway,omitempty"`
+}
+
 // Toleration is a taint of nodes that a pod tolerates. An empty Value tolerates
 // any, an empty Effect all.
-type Toleration struct{ Key, Value, Effect string }
+type Toleration struct {
+	Key    string `json:"key"`
+	Value  string `json:"value,omitempty"`
+	Effect string `json:"effect,omitempty"`
+}
 
 // NewKubernetes returns a launcher that is good for any number of runs. It does
 // not ask the API server anything yet.
@@ -103,34 +112,35 @@ func NewKubernetes(c KubernetesConfig) (*Kubernetes, error) {
 		return nil, noShim()
 	}
 	c.Pending, c.Alone = or(c.Pending, 5*time.Minute), or(c.Alone, 10*time.Minute)
-	return &Kubernetes{config: c}, nil
+	return &Kubernetes{config: c, clusters: &kubeClusters{}}, nil
 }
 
-// With returns a launcher whose configuration is changed.
-func (l *Kubernetes) With(change func(*KubernetesConfig)) *Kubernetes {
+// With returns the same launcher with another choice. What is wrong with it, Run
+// says.
+func (l *Kubernetes) With(choice KubernetesChoice) *Kubernetes {
 	c := l.config
-	change(&c)
-	return &Kubernetes{config: c}
+	c.KubernetesChoice = choice
+	return &Kubernetes{config: c, clusters: l.clusters}
 }
 
 // Close frees the connections. No run may be going on.
 func (l *Kubernetes) Close() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.client != nil {
-		l.client.Close()
+	l.clusters.mu.Lock()
+	defer l.clusters.mu.Unlock()
+	for _, c := range l.clusters.open {
+		c.client.Close()
 	}
 	return nil
 }
 
-// Calls is how many requests the API server got from this launcher.
-func (l *Kubernetes) Calls() int64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.client == nil {
-		return 0
+// Calls is how many requests the API servers got from this launcher.
+func (l *Kubernetes) Calls() (n int64) {
+	l.clusters.mu.Lock()
+	defer l.clusters.mu.Unlock()
+	for _, c := range l.clusters.open {
+		n += c.client.Calls()
 	}
-	return l.client.Calls()
+	return n
 }
 
 // Run implements Launcher. Without a Command it takes the work out of the pod that
@@ -151,43 +161,73 @@ func (l *Kubernetes) sends() bool { return true }
 
 func (l *Kubernetes) instead() Launcher { return nil }
 
-// open makes the client, once.
-func (l *Kubernetes) open() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.client != nil {
-		return nil
+// kubeClusters are the namespaces that a launcher and those of With have used. All
+// kicks of one namespace share its connections and watches.
+type kubeClusters struct {
+	mu   sync.Mutex
+	open map[string]*kubeCluster
+}
+
+// kubeCluster is one namespace of one cluster.
+type kubeCluster struct {
+	client    *kube.Client
+	watch     *kubeWatch
+	namespace string
+	server    []string // the API server's addresses, as HOST:PORT
+	digest    string   // of the shim
+	key       []byte   // from which those of lines are derived
+}
+
+// open finds the cluster. It asks it nothing.
+func (l *Kubernetes) open() (*Kubernetes, error) {
+	all := l.clusters
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	name := strings.Join([]string{l.config.Kubeconfig, l.config.Context, l.config.Namespace}, "\x00")
+	c := all.open[name]
+	if c == nil {
+		var err error
+		if c, err = l.find(); err != nil {
+			return nil, err
+		}
+		if all.open == nil {
+			all.open = map[string]*kubeCluster{}
+		}
+		all.open[name] = c
 	}
-	fail := func(op string, err error, remedy string) error {
-		return &Error{Kind: ErrRuntime, Op: op, Err: err, Remedy: remedy}
+	opened := &Kubernetes{config: l.config, clusters: all, kubeCluster: c}
+	opened.config.Namespace = c.namespace
+	if len(opened.config.Canaries) == 0 {
+		opened.config.Canaries = c.server
+	}
+	return opened, nil
+}
+
+func (l *Kubernetes) find() (*kubeCluster, error) {
+	fail := func(op string, err error, remedy string) (*kubeCluster, error) {
+		return nil, &Error{Kind: ErrRuntime, Op: op, Err: err, Remedy: remedy}
 	}
 	config, namespace, err := kube.Load(kube.Where{Kubeconfig: l.config.Kubeconfig, Context: l.config.Context})
 	if err != nil {
-		return fail("find a Kubernetes cluster", err, "Set kubernetes.kubeconfig in kick.yaml or KUBECONFIG, or run kick in a pod with an account")
+		return fail("find a Kubernetes cluster", err, "Set kubernetes.kubeconfig in kick.yaml, --kubeconfig or KUBECONFIG, or run kick in a pod with an account")
 	}
-	client, err := kube.New(config)
-	if err != nil {
+	c := &kubeCluster{namespace: or(l.config.Namespace, namespace)}
+	if c.client, err = kube.New(config); err != nil {
 		return fail("speak with the cluster", err, "See the kubeconfig")
 	}
-	if l.config.Namespace == "" {
-		l.config.Namespace = namespace
+	if c.server, err = apiServer(c.client); err != nil {
+		return fail("find the API server's address", err, "See the kubeconfig")
 	}
-	if len(l.config.Canaries) == 0 {
-		if l.config.Canaries, err = apiServer(client); err != nil {
-			return fail("find the API server's address", err, "Set kubernetes.canaries to addresses that no sandbox may reach")
-		}
-	}
-	if l.digest, err = l.shimDigest(); err != nil {
+	if c.digest, err = l.shimDigest(); err != nil {
 		return fail("read the shim", err, "")
 	}
-	if l.key, err = l.lineKey(); err != nil {
+	if c.key, err = l.lineKey(); err != nil {
 		return fail("read the key of lines to pods", err, "kick needs a directory of its own that it can write, see --state-dir")
 	}
 	run := make([]byte, 8)
 	_, _ = rand.Read(run) // never fails on Linux
-	l.client = client
-	l.watch = &kubeWatch{client: client, namespace: l.config.Namespace, labels: labelLauncher + "=" + hex.EncodeToString(run)}
-	return nil
+	c.watch = &kubeWatch{client: c.client, namespace: c.namespace, labels: labelLauncher + "=" + hex.EncodeToString(run)}
+	return c, nil
 }
 
 // labelLauncher tells which launcher follows a Job.
@@ -221,10 +261,13 @@ func (l *Kubernetes) shimDigest() (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
+// lineKeyFile is in KubernetesConfig.Dir.
+const lineKeyFile = "line.key"
+
 // lineKey reads the key from which those of all lines are derived. Of two
 // processes that make it at once, the first wins.
 func (l *Kubernetes) lineKey() ([]byte, error) {
-	name := filepath.Join(l.config.Dir, "line.key")
+	name := filepath.Join(l.config.Dir, lineKeyFile)
 	if key, err := os.ReadFile(name); err == nil && len(key) == resume.KeySize {
 		return key, nil
 	}
@@ -256,7 +299,8 @@ func (l *Kubernetes) keyOf(uid string) []byte {
 }
 
 func (l *Kubernetes) newBox(ctx context.Context, spec LaunchSpec, mode frame.Mode) (box, error) {
-	if err := l.open(); err != nil {
+	l, err := l.open()
+	if err != nil {
 		return nil, err
 	}
 	b := &kubeBox{launcher: l, client: l.client, spec: spec, mode: mode, gonech: make(chan struct{})}

@@ -43,11 +43,11 @@ func kubeNamespace(t *testing.T) *kubetest.Namespace {
 
 func newKube() (*sandbox.Kubernetes, error) {
 	return sandbox.NewKubernetes(sandbox.KubernetesConfig{
-		Shim:       func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(sandbox.Shim())), nil },
-		Dir:        os.Getenv(kubeDirEnv),
-		Kubeconfig: os.Getenv(kubeConfigEnv), Namespace: os.Getenv(kubeNamespaceEnv),
-		Image: os.Getenv(kubetest.ImageEnv), ShimImage: os.Getenv(kubeShimEnv),
-		Alone: 15 * time.Second,
+		Shim:             func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(sandbox.Shim())), nil },
+		Dir:              os.Getenv(kubeDirEnv),
+		KubernetesChoice: sandbox.KubernetesChoice{Kubeconfig: os.Getenv(kubeConfigEnv), Namespace: os.Getenv(kubeNamespaceEnv), ShimImage: os.Getenv(kubeShimEnv)},
+		Image:            os.Getenv(kubetest.ImageEnv),
+		Alone:            15 * time.Second,
 	})
 }
 

@@ -39,7 +39,8 @@ func newKubeKick(t *testing.T, n *kubetest.Namespace, script string, change ...f
 	t.Helper()
 	config := sandbox.KubernetesConfig{
 		Shim: func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(sandbox.Shim())), nil },
-		Dir:  t.TempDir(), Kubeconfig: n.Kubeconfig, Namespace: n.Name, Image: n.Image, ShimImage: n.ShimImage(t, sandbox.Shim()),
+		Dir:  t.TempDir(), Image: n.Image,
+		KubernetesChoice: sandbox.KubernetesChoice{Kubeconfig: n.Kubeconfig, Namespace: n.Name, ShimImage: n.ShimImage(t, sandbox.Shim())},
 	}
 	for _, f := range change {
 		f(&config)

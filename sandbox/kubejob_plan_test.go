@@ -20,17 +20,16 @@ var kubeCases = map[string]struct {
 	spec   LaunchSpec
 }{
 	"plain": {
-		KubernetesConfig{Namespace: "sandboxes"},
+		KubernetesConfig{KubernetesChoice: KubernetesChoice{Namespace: "sandboxes"}},
 		LaunchSpec{Command: []string{"true"}, Network: NetworkNone},
 	},
 	"everything": {
-		KubernetesConfig{
+		KubernetesConfig{KubernetesChoice: KubernetesChoice{
 			Namespace: "sandboxes", ShimImage: "registry.example/kick/shim@sha256:5555555555555555555555555555555555555555555555555555555555555555",
 			ServiceAccount: "sandbox", NodeSelector: map[string]string{"pool": "agents"},
 			Tolerations:  []Toleration{{Key: "agents", Value: "only", Effect: "NoSchedule"}, {Key: "spot"}},
-			RuntimeClass: "gvisor", PriorityClass: "kick-low", PullSecrets: []string{"registry"}, Queue: "agents",
-			RequestCPU: 1, RequestMemory: 1 << 30, RequestDisk: 2 << 30, Canaries: []string{"192.0.2.1:443"},
-		},
+			RuntimeClass: "gvisor", PriorityClass: "kick-low", PullSecrets: []string{"registry"}, Queue: "agents", Canaries: []string{"192.0.2.1:443"},
+		}, RequestCPU: 1, RequestMemory: 1 << 30, RequestDisk: 2 << 30},
 		LaunchSpec{
 			Command: []string{"agent", "--secret-looking", "argument"}, Env: map[string]string{"HIDDEN_NAME": "hidden-content"}, Labels: map[string]string{"kick.dev/id": "k1"},
 			Workspace: Workspace{MountPath: "/src", BaseOID: "1111111111111111111111111111111111111111"},
@@ -39,7 +38,7 @@ var kubeCases = map[string]struct {
 		},
 	},
 	"no-limits-no-user-namespace": {
-		KubernetesConfig{Namespace: "sandboxes", HostUsers: true},
+		KubernetesConfig{KubernetesChoice: KubernetesChoice{Namespace: "sandboxes", HostUsers: true}},
 		LaunchSpec{Command: []string{"true"}, Network: NetworkNone, Limits: Limits{Memory: -1, Processes: -1, Disk: -1}},
 	},
 }

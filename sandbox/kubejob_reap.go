@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -34,7 +35,8 @@ func (l *Kubernetes) Preflight(ctx context.Context) (Isolation, error) {
 // Rights asks whether the account may do all that the launcher does. The error
 // names what it may not.
 func (l *Kubernetes) Rights(ctx context.Context) error {
-	if err := l.open(); err != nil {
+	l, err := l.open()
+	if err != nil {
 		return err
 	}
 	var missing []error
@@ -61,8 +63,12 @@ func (l *Kubernetes) Rights(ctx context.Context) error {
 // Job is removed when its pod has ended, or when it is past its deadline, and only
 // if its kick does not live.
 func (l *Kubernetes) Reap(ctx context.Context) ([]string, error) {
-	if err := l.open(); err != nil {
-		return nil, nil // no cluster that could have anything
+	if _, err := os.Lstat(filepath.Join(l.config.Dir, lineKeyFile)); err != nil {
+		return nil, nil //nolint:nilerr // no kick of this state has run in a cluster
+	}
+	l, err := l.open()
+	if err != nil {
+		return nil, err
 	}
 	jobs, _, err := kube.List[batchv1.Job](ctx, l.client, kube.Selection{Resource: kube.Jobs, Namespace: l.config.Namespace, Labels: labelID})
 	if err != nil {

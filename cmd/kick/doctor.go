@@ -23,7 +23,9 @@ func newDoctor(g *globals) *cobra.Command {
 embedded sandbox, proved on a live one. With --runtime podman, the Podman
 service at CONTAINER_HOST, or where Podman has it by default, and the properties of
 a container of --image. With --runtime openshell, the gateway that the openshell
-command uses, and the properties of a sandbox of --image. Exit code 14 when the sandbox is not provable here, 1 when
+command uses, and the properties of a sandbox of --image. With --runtime
+kubernetes, the rights of kick's account in the namespace, and the properties of a
+pod of --image. Exit code 14 when the sandbox is not provable here, 1 when
 something else is wrong.`,
 		Example: `  kick doctor
   kick doctor --runtime podman --image localhost/kick-agent
@@ -31,7 +33,7 @@ something else is wrong.`,
 		Args: args(none),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if o.Image != "" && o.Runtime == "embedded" {
-				return usagef("--image: the embedded runtime takes no image: leave it out, or pass --runtime podman or openshell")
+				return usagef("--image: the embedded runtime takes no image: leave it out, or pass --runtime podman, openshell or kubernetes")
 			}
 			if o.OCIRuntime != "" && o.Runtime != "podman" {
 				return usagef("--oci-runtime is Podman's: pass --runtime podman, or leave it out")
@@ -60,10 +62,11 @@ something else is wrong.`,
 			return nil
 		},
 	}
-	c.Flags().Var(form{&o.Runtime, config.Runtimes}, "runtime", "what isolates the agent: embedded, podman or openshell")
+	c.Flags().Var(form{&o.Runtime, config.Runtimes}, "runtime", "what isolates the agent: embedded, podman, openshell or kubernetes")
 	addOpenShellFlags(c, &o.OpenShell)
 	completeWords(c, "runtime", config.Runtimes...)
 	c.Flags().StringVar(&o.Image, "image", "", "container `image` that the sandbox is tried with")
+	addKubernetesFlags(c, &o.Kubernetes)
 	c.Flags().Var(form{&o.OCIRuntime, sandbox.OCIRuntimes}, "oci-runtime", "what the Podman service must start containers with: crun, runc, runsc, krun or kata")
 	completeWords(c, "oci-runtime", sandbox.OCIRuntimes...)
 	addOutput(c, &output, "json")

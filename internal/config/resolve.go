@@ -25,6 +25,7 @@ type Resolved struct {
 	Image   Value[string] // empty when the runtime uses none
 	// What an operator chooses of Podman; empty: the launcher's own.
 	PodmanSocket, PodmanOCIRuntime, PodmanNetwork Value[string]
+	Kubernetes                                    Value[sandbox.KubernetesChoice]
 	EnvAllowlist                                  Value[[]string]
 	NetworkMode                                   Value[sandbox.NetworkMode]
 	Timeout                                       Value[time.Duration]
@@ -64,6 +65,7 @@ func (c *Config) Agent(name string) (Resolved, error) {
 		PodmanSocket:     first(own.podmanSocket, all.podmanSocket, ""),
 		PodmanOCIRuntime: first(own.ociRuntime, all.ociRuntime, ""),
 		PodmanNetwork:    first(own.network, all.network, ""),
+		Kubernetes:       first(own.kubernetes, all.kubernetes, sandbox.KubernetesChoice{}),
 		EnvAllowlist:     first(own.envAllowlist, all.envAllowlist, []string{}),
 		NetworkMode:      first(own.networkMode, all.networkMode, sandbox.NetworkRestricted),
 		Timeout:          first(own.timeout, all.timeout, def.Wall),
@@ -128,9 +130,6 @@ func (c *Config) gates(a agentBlock) Value[bool] {
 	}
 	return *a.sandbox.enabled
 }
-
-// usesImage tells of one of the Runtimes.
-func usesImage(runtime string) bool { return runtime != "embedded" }
 
 func (r *Resolved) resolveCommand(a agentBlock) {
 	if a.command != nil {

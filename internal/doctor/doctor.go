@@ -36,8 +36,10 @@ type Options struct {
 	StateDir string  // empty: the default
 	Shim     fs.File // nil: ShimErr says why there is none
 	ShimErr  error
-	Runtime  string // "embedded", "podman" or "openshell"
-	Image    string // of the sandbox that Podman is tried with
+	Runtime  string // one of config.Runtimes
+	Image    string // of the sandbox that a runtime with images is tried with
+	// Kubernetes is where pods are tried.
+	Kubernetes sandbox.KubernetesChoice
 	// OCIRuntime is what Podman is to start it with; empty: its own choice.
 	OCIRuntime string
 	// OpenShell is the gateway.
@@ -56,6 +58,8 @@ func Run(ctx context.Context, o Options) []Check {
 		checks = append(checks, podmanSandbox(ctx, o)...)
 	case o.Runtime == "openshell":
 		checks = append(checks, openShell(ctx, o)...)
+	case o.Runtime == "kubernetes":
+		checks = append(checks, kubernetes(ctx, o)...)
 	default:
 		checks = append(checks, embedded(ctx, o.Shim)...)
 	}

@@ -48,6 +48,7 @@ type Options struct {
 	CPUs                    float64
 	ProgramDirs             []string
 	Image                   string
+	Kubernetes              sandbox.KubernetesChoice // of which the flags set a part
 	OCIRuntime              string
 	OpenShell               sandbox.OpenShellChoice // what the command line says of it
 	AcceptWeaker            []string
@@ -290,6 +291,7 @@ func apply(req *manager.Request, o *Options, r config.Resolved) error {
 	req.WorkspaceDir = r.WorkspaceDir.Value
 	fill(&o.Image, r.Image.Value)
 	fill(&o.OCIRuntime, r.PodmanOCIRuntime.Value)
+	req.Kubernetes = r.Kubernetes.Value
 	req.Podman.Socket, req.Podman.Network = r.PodmanSocket.Value, r.PodmanNetwork.Value
 	if req.Podman.Network != "" && o.Network == string(sandbox.NetworkNone) {
 		return fmt.Errorf("the network mode is none, and %s gives the agent the network %s: remove one of the two", r.PodmanNetwork.Source, req.Podman.Network)
@@ -303,7 +305,7 @@ func apply(req *manager.Request, o *Options, r config.Resolved) error {
 // Weaknesses are the names that Options.AcceptWeaker may hold.
 func Weaknesses() []string {
 	names := slices.Clone(sandbox.EmbeddedProperties) // those of Podman's containers are among them
-	for _, p := range append(slices.Clone(sandbox.GuestProperties), sandbox.OpenShellProperties...) {
+	for _, p := range slices.Concat(sandbox.GuestProperties, sandbox.OpenShellProperties, sandbox.KubernetesProperties) {
 		if !slices.Contains(names, p) {
 			names = append(names, p)
 		}
@@ -346,6 +348,28 @@ func openShell(req *manager.Request, o Options) error {
 	return nil
 }
 
+// kubernetes takes over the flags that say where pods run.
+func kubernetes(req *manager.Request, o Options) error {
+	k := &req.Kubernetes
+	for _, f := range []struct {
+		flag string
+		dst  *string
+		v    string
+	}{
+		{"kubeconfig", &k.Kubeconfig, o.Kubernetes.Kubeconfig}, {"context", &k.Context, o.Kubernetes.Context}, {"namespace", &k.Namespace, o.Kubernetes.Namespace},
+		{"gateway", &k.Gateway, o.Kubernetes.Gateway}, {"shim-image", &k.ShimImage, o.Kubernetes.ShimImage},
+	} {
+		if f.v == "" {
+			continue
+		}
+		if req.Runtime != "kubernetes" {
+			return fmt.Errorf("--%s is for Kubernetes: pass --runtime kubernetes, or leave it out", f.flag)
+		}
+		*f.dst = f.v
+	}
+	return nil
+}
+
 // settings checks and takes over the plain flags.
 func settings(req *manager.Request, o Options) error {
 	req.Runtime = o.Runtime
@@ -357,13 +381,13 @@ func settings(req *manager.Request, o Options) error {
 	}
 	switch req.Image = o.Image; {
 	case req.Runtime == "embedded" && req.Image != "":
-		return errors.New("--image: the embedded runtime runs this host's programs and takes no image: leave it out, or pass --runtime podman or openshell")
+		return errors.New("--image: the embedded runtime runs this host's programs and takes no image: leave it out, or pass --runtime podman, openshell or kubernetes")
 	case req.Runtime != "embedded" && req.Image == "":
 		return fmt.Errorf("--runtime %s runs agents in an image, and there is none: pass --image, or set image in kick.yaml (`kick image build` makes one)", req.Runtime)
 	case req.Image != "" && len(req.ProgramDirs) > 0:
 		return errors.New("--program-dir is for the embedded runtime: in an image, its own programs run")
 	}
-	if err := openShell(req, o); err != nil {
+	if err := errors.Join(openShell(req, o), kubernetes(req, o)); err != nil {
 		return err
 	}
 	switch req.Podman.OCIRuntime = o.OCIRuntime; {

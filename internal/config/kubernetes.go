@@ -1,0 +1,150 @@
+package config
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/kickhq/kick/internal/lazyregexp"
+	"github.com/kickhq/kick/sandbox"
+)
+
+// kubernetesFields are the keys of a kubernetes block, which is read as a whole: an
+// agent's replaces the global one.
+var kubernetesFields = []field[sandbox.KubernetesChoice]{
+	{"kubeconfig", "Absolute path of a kubeconfig. Default: KUBECONFIG, ~/.kube/config, or the account of the pod that kick runs in.",
+		object{"type": "string", "pattern": "^(/.*)?$"}, kubeText(func(c *sandbox.KubernetesChoice) *string { return &c.Kubeconfig }, readDirectory)},
+	{"context", "A context of the kubeconfig. Default: its current one.",
+		object{"type": "string"}, kubeText(func(c *sandbox.KubernetesChoice) *string { return &c.Context }, readWord)},
+	{"namespace", "Where the Jobs are made; kick manifests kubernetes prints one that is fit for them. Default: the context's.",
+		kubeNameSchema, kubeText(func(c *sandbox.KubernetesChoice) *string { return &c.Namespace }, readKubeName)},
+	{"gateway", "Where pods reach kick's egress gateway, as ADDRESS:PORT with a numeric address; kick listens on that port. It is needed unless network_mode is none.",
+		object{"type": "string"}, kubeText(func(c *sandbox.KubernetesChoice) *string { return &c.Gateway }, readGateway)},
+	{"shim_image", "An image with kick's shim at /kick-shim, which an init container puts into the pod. Default: the agent's image has it at /usr/libexec/kick/kick-shim.",
+		object{"type": "string"}, kubeText(func(c *sandbox.KubernetesChoice) *string { return &c.ShimImage }, readWord)},
+	{"service_account", "The pod's account, whose token it does not get. Default: default.",
+		kubeNameSchema, kubeText(func(c *sandbox.KubernetesChoice) *string { return &c.ServiceAccount }, readKubeName)},
+	{"node_selector", "Labels that the pod's node must have.",
+		object{"type": []string{"object", "null"}, "additionalProperties": object{"type": "string"}},
+		func(d *decoder, p place, c *sandbox.KubernetesChoice) { c.NodeSelector = readLabels(d, p) }},
+	{"tolerations", "Taints of nodes that the pod tolerates: key, and value and effect if they matter.",
+		object{"type": "array", "items": mappingSchema(tolerationFields)}, decodeTolerations},
+	{"runtime_class", "The pod's RuntimeClass. Default: the cluster's.",
+		kubeNameSchema, kubeText(func(c *sandbox.KubernetesChoice) *string { return &c.RuntimeClass }, readKubeName)},
+	{"priority_class", "The pod's PriorityClass. Default: the cluster's.",
+		kubeNameSchema, kubeText(func(c *sandbox.KubernetesChoice) *string { return &c.PriorityClass }, readKubeName)},
+	{"pull_secrets", "Secrets of the namespace by which the node pulls the image. The sandbox does not see them.",
+		object{"type": "array", "items": kubeNameSchema}, kubeList(func(c *sandbox.KubernetesChoice) *[]string { return &c.PullSecrets }, readKubeName)},
+	{"queue", "A LocalQueue of Kueue, which then starts the Jobs. Default: none.",
+		kubeNameSchema, kubeText(func(c *sandbox.KubernetesChoice) *string { return &c.Queue }, readKubeName)},
+	{"host_users", "Leave the pod's users those of the node, where the cluster has no user namespaces. The properties user-namespace and process-limit are missing then, and must be accepted. Default: false.",
+		object{"type": "boolean"}, func(d *decoder, p place, c *sandbox.KubernetesChoice) {
+			if v, ok := d.boolean(p); ok {
+				c.HostUsers = v
+			}
+		}},
+	{"canaries", "Addresses, as HOST:PORT, that a pod reaches unless a NetworkPolicy keeps it from that. No kick starts before they are closed to it. Default: the API server's.",
+		object{"type": "array", "items": object{"type": "string"}}, kubeList(func(c *sandbox.KubernetesChoice) *[]string { return &c.Canaries }, readHostPort)},
+}
+
+var tolerationFields = []field[sandbox.Toleration]{
+	{"key", "The taint's key.", object{"type": "string"}, func(d *decoder, p place, t *sandbox.Toleration) { setText(d, p, &t.Key, readWord) }},
+	{"value", "Its value. Default: any.", object{"type": "string"}, func(d *decoder, p place, t *sandbox.Toleration) { setText(d, p, &t.Value, readWord) }},
+	{"effect", "Its effect. Default: all.", enumSchema(taintEffects), func(d *decoder, p place, t *sandbox.Toleration) {
+		setText(d, p, &t.Effect, func(d *decoder, p place) (string, bool) { return oneOf(d, p, taintEffects, nil) })
+	}},
+}
+
+var taintEffects = []string{"NoSchedule", "PreferNoSchedule", "NoExecute"}
+
+func setText(d *decoder, p place, dst *string, read func(*decoder, place) (string, bool)) {
+	if v, ok := read(d, p); ok {
+		*dst = v
+	}
+}
+
+// kubeText reads text into a field.
+func kubeText(of func(*sandbox.KubernetesChoice) *string, read func(*decoder, place) (string, bool)) func(*decoder, place, *sandbox.KubernetesChoice) {
+	return func(d *decoder, p place, c *sandbox.KubernetesChoice) { setText(d, p, of(c), read) }
+}
+
+// kubeList reads a list of texts into a field.
+func kubeList(of func(*sandbox.KubernetesChoice) *[]string, read func(*decoder, place) (string, bool)) func(*decoder, place, *sandbox.KubernetesChoice) {
+	return func(d *decoder, p place, c *sandbox.KubernetesChoice) {
+		items, _ := d.list(p, "a list of texts")
+		for _, it := range items {
+			if v, ok := read(d, it); ok {
+				*of(c) = append(*of(c), v)
+			}
+		}
+	}
+}
+
+func decodeTolerations(d *decoder, p place, c *sandbox.KubernetesChoice) {
+	items, _ := d.list(p, "a list of tolerations")
+	for _, it := range items {
+		var t sandbox.Toleration
+		decodeMapping(d, it, &t, tolerationFields)
+		c.Tolerations = append(c.Tolerations, t)
+	}
+}
+
+// kubeName is the name of an object: a DNS subdomain.
+var kubeName = lazyregexp.New(`^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?$`)
+
+var kubeNameSchema = object{"type": "string", "pattern": kubeName.String()}
+
+func readKubeName(d *decoder, p place) (string, bool) {
+	v, ok := readWord(d, p)
+	if ok && !kubeName.MatchString(v) {
+		d.problem(p, shown(v)+" cannot be the name of an object of Kubernetes", "use lower-case letters, digits, - and .")
+		return "", false
+	}
+	return v, ok
+}
+
+func readHostPort(d *decoder, p place) (string, bool) {
+	v, ok := readWord(d, p)
+	if !ok {
+		return "", false
+	}
+	_, port, err := net.SplitHostPort(v)
+	if n, err2 := strconv.ParseUint(port, 10, 16); err != nil || err2 != nil || n == 0 {
+		d.problem(p, shown(v)+" is not HOST:PORT", "write it like 192.0.2.1:443")
+		return "", false
+	}
+	return v, true
+}
+
+// readGateway wants a numeric address, since no name is resolved in a pod.
+func readGateway(d *decoder, p place) (string, bool) {
+	v, ok := readWord(d, p)
+	if !ok || v == "" {
+		return "", ok
+	}
+	if a, err := netip.ParseAddrPort(v); err != nil || a.Port() == 0 {
+		d.problem(p, shown(v)+" is not ADDRESS:PORT", "write it like 192.0.2.1:8377, with a numeric address")
+		return "", false
+	}
+	return v, true
+}
+
+func readLabels(d *decoder, p place) map[string]string {
+	labels := map[string]string{}
+	for _, e := range d.mapping(p) {
+		if v, ok := d.text(e.place, "the value of a label"); ok {
+			labels[e.key] = v
+		}
+	}
+	return labels
+}
+
+func decodeKubernetes(d *decoder, p place, b *sandboxBlock) {
+	v := Value[sandbox.KubernetesChoice]{Source: d.source(p)}
+	decodeMapping(d, p, &v.Value, kubernetesFields)
+	b.kubernetes = &v
+}
+
+// usesImage tells of one of the Runtimes.
+func usesImage(runtime string) bool { return slices.Contains(Runtimes[1:], runtime) }

@@ -1,0 +1,41 @@
+package doctor
+
+import (
+	"context"
+
+	"github.com/kickhq/kick/manager"
+)
+
+// kubernetes asks for the rights of kick's account, and proves the properties of a
+// pod on a live one.
+func kubernetes(ctx context.Context, o Options) []Check {
+	const name = "kubernetes sandbox"
+	dir, err := stateDir(o.StateDir)
+	if err != nil {
+		return nil // the check of the state directory says it
+	}
+	state, err := manager.OpenState(dir)
+	if err != nil {
+		return nil
+	}
+	embedded, err := manager.NewEmbedded(o.Shim)
+	if err != nil {
+		return []Check{notProved(name, err)}
+	}
+	l, err := manager.NewKubernetes(state, embedded, o.Image, o.Kubernetes)
+	if err != nil {
+		return []Check{notProved(name, err)}
+	}
+	checks := []Check{{Name: "kubernetes rights", OK: true, Found: "all that a kick needs"}}
+	if err := l.Rights(ctx); err != nil {
+		return []Check{notProved("kubernetes rights", err)}
+	}
+	if o.Image == "" {
+		return append(checks, Check{Name: name, Isolation: true, Found: "no image, so no pod was looked into", Remedy: "Pass --image."})
+	}
+	checks = append(checks, proved(ctx, name, l)...)
+	if err := l.Close(); err != nil {
+		checks = append(checks, notProved(name, err))
+	}
+	return checks
+}
