@@ -37,7 +37,7 @@ type Spec struct {
 	UserNS   Namespace `json:"userns"`
 	// Networks are those that a NetNS of mode bridge is in, with nothing asked
 	// of them.
-	Networks map[string]struct{} `json:"networks,omitempty"`
+	Networks map[string]struct{} `json:"Networks,omitempty"`
 	IDMap    *IDMappings         `json:"idmappings,omitempty"`
 
 	User            string   `json:"user"`
