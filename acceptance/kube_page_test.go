@@ -1,0 +1,59 @@
+package acceptance
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/kickhq/kick/internal/kubetest"
+)
+
+// TestKubePage does what docs/kubernetes.md says, its sh blocks one after the
+// other, on a real cluster: from no namespace to a kick.
+func TestKubePage(t *testing.T) {
+	c := kubetest.Open(t)
+	page, err := os.ReadFile("../docs/kubernetes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := "set -eu\n"
+	blocks := strings.Split(string(page), "```sh\n")[1:]
+	for _, b := range blocks {
+		code, _, found := strings.Cut(b, "```")
+		if !found {
+			t.Fatalf("a block without an end: %.40q", b)
+		}
+		script += code
+		if strings.Contains(code, "kick image shim") {
+			// Where there is no registry, the page says.
+			script += `AGENT=$("$KUBE" load "$CLUSTER" agent.tar) SHIM=$("$KUBE" load "$CLUSTER" shim.tar)` + "\n"
+		}
+	}
+	if len(blocks) < 5 {
+		t.Fatalf("the page has %d blocks", len(blocks))
+	}
+	t.Cleanup(func() {
+		c.Kubectl(t, "delete", "namespace", "kick-sandboxes", "kick-gateway", "--ignore-not-found", "--wait=false")
+	})
+
+	dir := t.TempDir()
+	cmd := exec.Command("sh", "-c", script)
+	cmd.Dir = dir
+	cmd.Env = []string{
+		"PATH=" + filepath.Dir(kick) + ":" + c.Bin + ":" + os.Getenv("PATH"), "HOME=" + dir, "KICK_CACHE=" + cacheDir(t),
+		"KUBECONFIG=" + c.Kubeconfig, "GATEWAY=" + c.Host.String(), "KUBE=" + c.Script, "CLUSTER=" + c.Dir,
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	if lines := strings.Split(strings.TrimSpace(out.String()), "\n"); lines[len(lines)-1] != "hello" {
+		t.Errorf("the page ends with:\n%s", out.String())
+	}
+}
