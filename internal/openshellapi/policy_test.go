@@ -171,3 +171,36 @@ func FuzzParsePolicy(f *testing.F) {
 		}
 	})
 }
+
+// FuzzPolicyFromWire reads whatever a gateway may send for a policy: what passes for
+// the one that was asked for is, byte for byte of meaning, that one.
+func FuzzPolicyFromWire(f *testing.F) {
+	want, err := ParsePolicy([]byte(policyFile))
+	if err != nil {
+		f.Fatal(err)
+	}
+	raw, err := proto.Marshal(policyToWire(want))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(raw)
+	f.Add(append(raw, unknown2()...))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		w := &wire.SandboxPolicy{}
+		if proto.Unmarshal(b, w) != nil {
+			return
+		}
+		got, strange := policyFromWire(w)
+		if strange != "" || want.Difference(got) != "" {
+			return
+		}
+		for _, r := range w.GetNetworkPolicies() {
+			for _, e := range r.GetEndpoints() {
+				if e.GetEnforcement() != wire.NetworkEnforcementMode_NETWORK_ENFORCEMENT_MODE_ENFORCE || e.GetTls() != 0 || e.GetPort() != 0 || e.GetProtocol() != "rest" {
+					t.Fatalf("an endpoint passes that is open: %v", e)
+				}
+			}
+		}
+	})
+}
