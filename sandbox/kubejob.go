@@ -86,6 +86,13 @@ type KubernetesChoice struct {
 	PullSecrets   []string          `json:"pullSecrets,omitempty"`
 	// Queue is a LocalQueue of Kueue, which then starts the Jobs.
 	Queue string `json:"queue,omitempty"`
+	// Pool is the name of a pool of pods that stand by (NewStandbyDeployment). A kick
+	// whose pod would be made as those are takes one of them, and else has a Job.
+	// Empty: every kick has a Job.
+	Pool string `json:"pool,omitempty"`
+	// PoolWait is how long a kick waits for a pod of the pool when none is ready,
+	// before it has a Job. Default: not at all.
+	PoolWait time.Duration `json:"poolWait,omitempty"`
 	// HostUsers leaves the pod's users those of the node, where user namespaces
 	// cannot be had. The property user-namespace is missing then.
 	HostUsers bool `json:"hostUsers,omitempty"`
@@ -111,8 +118,12 @@ func NewKubernetes(c KubernetesConfig) (*Kubernetes, error) {
 	if c.Shim == nil {
 		return nil, noShim()
 	}
-	c.Pending, c.Alone = or(c.Pending, 5*time.Minute), or(c.Alone, 10*time.Minute)
+	c.setDefaults()
 	return &Kubernetes{config: c, clusters: &kubeClusters{}}, nil
+}
+
+func (c *KubernetesConfig) setDefaults() {
+	c.Pending, c.Alone = or(c.Pending, 5*time.Minute), or(c.Alone, 10*time.Minute)
 }
 
 // With returns the same launcher with another choice. What is wrong with it, Run

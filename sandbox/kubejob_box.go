@@ -28,10 +28,11 @@ type kubeBox struct {
 	spec     LaunchSpec
 	mode     frame.Mode
 	plan     *kubePlan
-	adopted  *batchv1.Job // in CollectMode
+	adopted  bool // what a dead process has left, in CollectMode
 
 	eye     *kubeEye
-	uid     string // of the Job
+	object  kubeObject
+	cold    string // why it has no pod of the pool, if there is one
 	pod     *corev1.Pod
 	line    *resume.Client
 	words   tail // of the programs that connect
@@ -63,11 +64,10 @@ func (b *kubeBox) start(ctx context.Context, dog *watchdog) (_ line, err error) 
 			b.eye.close()
 		}
 	}()
-	if b.adopted != nil {
+	if b.adopted {
 		watch := &kubeWatch{client: b.client, namespace: l.config.Namespace, labels: labelID + "=" + b.spec.ID}
 		b.eye = watch.open(b.spec.ID)
-		b.uid = string(b.adopted.UID)
-		b.eye.expect(b.uid)
+		b.eye.expect(b.object)
 		ctx, cancel := context.WithTimeout(ctx, kubeAdopt)
 		defer cancel()
 		if _, err := b.awaitPod(ctx); err != nil {
@@ -81,7 +81,7 @@ func (b *kubeBox) start(ctx context.Context, dog *watchdog) (_ line, err error) 
 	}
 	lost := make(chan loss, 1)
 	dog.lost = lost
-	b.line = resume.NewClient(l.keyOf(b.uid), b.adopted == nil)
+	b.line = resume.NewClient(l.keyOf(b.object.uid), !b.adopted)
 	ctx, b.cancel = context.WithCancel(context.Background())
 	b.carried.Go(func() { b.carry(ctx) })
 	b.carried.Go(func() { b.attendEnd(ctx, lost) })
@@ -104,27 +104,33 @@ func (b *kubeBox) attempt(ctx context.Context) error {
 		if err := b.remove(); err != nil {
 			return err
 		}
+		b.object = kubeObject{}
 	}
 }
 
 // errPending ends waiting for a pod.
 var errPending = errors.New("it did not start in time")
 
-// make makes the Job. One of that name is what a dead kick of this id has left,
+// make claims a pod of the pool, or makes the Job. One of that name is what a dead kick of this id has left,
 // since the id is claimed, or what a call has made that broke off.
 func (b *kubeBox) make(ctx context.Context) error {
 	owner, err := claimOwner()
 	if err != nil {
 		return err
 	}
-	start := make([]byte, 8)
-	_, _ = rand.Read(start) // never fails on Linux
-	l := b.launcher
-	if b.plan, err = newKubePlan(l.config, b.spec, b.mode, owner, hex.EncodeToString(start), time.Now()); err != nil {
+	random := make([]byte, 8)
+	_, _ = rand.Read(random) // never fails on Linux
+	l, start := b.launcher, hex.EncodeToString(random)
+	if b.plan, err = newKubePlan(l.config, b.spec, b.mode, owner, start, time.Now()); err != nil {
 		return err
 	}
 	key, value, _ := strings.Cut(l.watch.labels, "=")
 	b.plan.job.Labels[key], b.plan.job.Spec.Template.Labels[key] = value, value
+	if l.config.Pool != "" {
+		if err := b.fromPool(ctx, start); err != nil || b.object.uid != "" {
+			return err
+		}
+	}
 	for {
 		made, err := kube.Create(ctx, b.client, kube.Jobs, l.config.Namespace, b.plan.job, false)
 		if apierrors.IsAlreadyExists(err) {
@@ -134,10 +140,10 @@ func (b *kubeBox) make(ctx context.Context) error {
 				continue
 			case err != nil:
 				return b.failed(ctx, "look at the Job "+b.plan.job.Name, err)
-			case old.Annotations[jobStart] == b.plan.job.Annotations[jobStart]:
+			case old.Annotations[jobStart] == start:
 				made = old
 			default:
-				if err := b.removeOld(ctx, old); err != nil {
+				if err := b.removeOld(ctx, objectOf(kube.Jobs, &old.ObjectMeta)); err != nil {
 					return err
 				}
 				continue
@@ -145,8 +151,8 @@ func (b *kubeBox) make(ctx context.Context) error {
 		} else if err != nil {
 			return b.failed(ctx, "make the Job "+b.plan.job.Name, err)
 		}
-		b.uid = string(made.UID)
-		b.eye.expect(b.uid)
+		b.object = objectOf(kube.Jobs, &made.ObjectMeta)
+		b.eye.expect(b.object)
 		return nil
 	}
 }
@@ -158,48 +164,47 @@ func (b *kubeBox) failed(ctx context.Context, op string, err error) error {
 	return kubeError(op, err)
 }
 
-// removeOld removes a Job that a dead kick has left.
-func (b *kubeBox) removeOld(ctx context.Context, old *batchv1.Job) error {
+// removeOld removes what a dead kick has left.
+func (b *kubeBox) removeOld(ctx context.Context, old kubeObject) error {
 	owner, err := claimOwner()
 	if err != nil {
 		return err
 	}
-	deadline, err := time.Parse(time.RFC3339, old.Annotations[jobDeadline])
-	expired := err == nil && time.Now().After(deadline)
-	if old.Labels[labelID] != b.spec.ID || old.Labels[labelOwner] != owner && !expired {
-		return &Error{Kind: ErrRuntime, Op: "make the Job " + old.Name, Err: errors.New("there is one of that name, and it is not this host's"), Remedy: "Wait for its end, or remove it: kubectl delete job " + old.Name}
+	if old.id != b.spec.ID || old.owner != owner && !old.expired() {
+		return &Error{Kind: ErrRuntime, Op: "start the sandbox of " + b.spec.ID, Err: fmt.Errorf("there is the %v, and it is not this host's", old), Remedy: "Wait for its end, or remove it: kubectl delete " + strings.ToLower(old.String())}
 	}
-	return removeJob(ctx, b.client, b.launcher.config.Namespace, old)
+	return removeObject(ctx, b.client, b.launcher.config.Namespace, old)
 }
 
-// removeJob removes a Job and waits until it is gone, which its pods are before.
-func removeJob(ctx context.Context, c *kube.Client, namespace string, j *batchv1.Job) error {
+// removeObject removes what a kick has, and waits until it is gone, which a Job's
+// pods are before it.
+func removeObject(ctx context.Context, c *kube.Client, namespace string, o kubeObject) error {
 	ctx, cancel := context.WithTimeout(ctx, kubeRemove)
 	defer cancel()
-	w := &kubeWatch{client: c, namespace: namespace, labels: labelID + "=" + j.Labels[labelID]}
-	e := w.open(j.Labels[labelID])
+	w := &kubeWatch{client: c, namespace: namespace, labels: labelID + "=" + o.id}
+	e := w.open(o.id)
 	defer e.close()
-	e.update(func(e *kubeEye) { e.uid, e.seen.job = string(j.UID), j })
-	if err := c.Delete(ctx, kube.Jobs, namespace, j.Name, string(j.UID)); err != nil {
-		return kubeError("remove the Job "+j.Name, err)
+	e.expect(o)
+	if err := c.Delete(ctx, o.resource, namespace, o.name, o.uid); err != nil {
+		return kubeError("remove the "+o.String(), err)
 	}
-	return e.awaitEnd(ctx, j.Name)
+	return e.awaitEnd(ctx, o)
 }
 
-// awaitEnd waits until neither the Job nor its pod is there.
-func (e *kubeEye) awaitEnd(ctx context.Context, name string) error {
+// awaitEnd waits until neither it nor its pod is there.
+func (e *kubeEye) awaitEnd(ctx context.Context, o kubeObject) error {
 	for {
 		seen, changed, blind := e.look()
 		switch {
-		case seen.jobGone && (seen.pod == nil || seen.podGone):
+		case seen.jobGone && seen.pod == nil, (seen.jobGone || seen.noJob) && seen.podGone:
 			return nil
 		case blind != nil:
-			return kubeError("see the end of the Job "+name, blind)
+			return kubeError("see the end of the "+o.String(), blind)
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return &Error{Kind: ErrRuntime, Op: "remove the Job " + name, Err: fmt.Errorf("it or its pod is still there after %v: %s", kubeRemove, seen.news().why),
+			return &Error{Kind: ErrRuntime, Op: "remove the " + o.String(), Err: fmt.Errorf("it or its pod is still there after %v: %s", kubeRemove, seen.news().why),
 				Remedy: "If its node is gone, remove the node or force: kubectl delete pod --force; kick gc looks again"}
 		}
 	}
@@ -211,11 +216,11 @@ func (b *kubeBox) awaitPod(ctx context.Context) (kubeNews, error) {
 		seen, changed, blind := b.eye.look()
 		n := seen.news()
 		fail := func(err error) (kubeNews, error) {
-			return n, &Error{Kind: ErrRuntime, Op: "start the pod of kick-" + b.spec.ID, Err: err, Remedy: n.remedy}
+			return n, &Error{Kind: ErrRuntime, Op: "start the pod of the " + b.object.String(), Err: err, Remedy: n.remedy}
 		}
 		switch {
 		case blind != nil:
-			return n, kubeError("watch the Job kick-"+b.spec.ID, blind)
+			return n, kubeError("watch the "+b.object.String(), blind)
 		case n.phase == kubeRunning:
 			b.pod = seen.pod
 			return n, nil
@@ -225,7 +230,7 @@ func (b *kubeBox) awaitPod(ctx context.Context) (kubeNews, error) {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			if err := context.Cause(ctx); errors.Is(err, errPending) || b.adopted != nil {
+			if err := context.Cause(ctx); errors.Is(err, errPending) || b.adopted {
 				return fail(fmt.Errorf("%w: %s", err, escaped(n.why)))
 			}
 			return n, context.Cause(ctx)
@@ -233,20 +238,28 @@ func (b *kubeBox) awaitPod(ctx context.Context) (kubeNews, error) {
 	}
 }
 
-// find finds the Job that a dead kick of this id has left.
+// find finds what a dead kick of this id has left.
 func (b *kubeBox) find(ctx context.Context) error {
 	name := "kick-" + b.spec.ID
+	b.adopted = true
 	j, err := kube.Get[batchv1.Job](ctx, b.client, kube.Jobs, b.launcher.config.Namespace, name)
-	if apierrors.IsNotFound(err) {
-		return &Error{Kind: ErrRuntime, Op: "collect the work of " + name, Err: errors.New("its pod is gone, and nothing else had the work"), Remedy: "What had come back before is kept"}
-	}
-	if err != nil {
+	switch {
+	case err == nil && j.Labels[labelID] != b.spec.ID:
+		return &Error{Kind: ErrRuntime, Op: "collect the work of " + name, Err: errors.New("the Job of that name is not kick's")}
+	case err == nil:
+		b.object = objectOf(kube.Jobs, &j.ObjectMeta)
+		return nil
+	case !apierrors.IsNotFound(err):
 		return b.failed(ctx, "look at the Job "+name, err)
 	}
-	if j.Labels[labelID] != b.spec.ID {
-		return &Error{Kind: ErrRuntime, Op: "collect the work of " + name, Err: errors.New("the Job of that name is not kick's")}
+	p, err := claimedPod(ctx, b.client, b.launcher.config.Namespace, b.spec.ID)
+	switch {
+	case err != nil:
+		return b.failed(ctx, "look for a pod that "+b.spec.ID+" has claimed", err)
+	case p == nil:
+		return &Error{Kind: ErrRuntime, Op: "collect the work of " + name, Err: errors.New("its pod is gone, and nothing else had the work"), Remedy: "What had come back before is kept"}
 	}
-	b.adopted = j
+	b.object = objectOf(kube.Pods, &p.ObjectMeta)
 	return nil
 }
 
@@ -343,7 +356,7 @@ func (b *kubeBox) admit() error {
 	return nil
 }
 
-// kill ends the pod at once: its Job is deleted.
+// kill ends the pod at once: it is deleted, or its Job.
 func (b *kubeBox) kill() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -354,7 +367,7 @@ func (b *kubeBox) kill() {
 	b.carried.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), killGrace)
 		defer cancel()
-		_ = b.client.Delete(ctx, kube.Jobs, b.launcher.config.Namespace, "kick-"+b.spec.ID, b.uid) // end does it again
+		_ = b.client.Delete(ctx, b.object.resource, b.launcher.config.Namespace, b.object.name, b.object.uid) // end does it again
 	})
 	time.AfterFunc(killGrace, b.line.End)
 }
@@ -379,6 +392,12 @@ func (b *kubeBox) describe(r *Result) {
 		r.Image = or(c.ImageID, b.spec.Image)
 	}
 	r.Isolation.Engine = "Kubernetes, node " + b.pod.Spec.NodeName
+	switch {
+	case b.cold != "":
+		r.Isolation.Engine += ", " + b.cold
+	case b.object.resource == kube.Pods:
+		r.Isolation.Engine += ", a pod of pool " + b.pod.Labels[labelPool]
+	}
 }
 
 // look: nothing outside can look into the pod. The shim has told what it saw.
@@ -396,16 +415,16 @@ func (b *kubeBox) end() (boxUsage, error) {
 	return b.used, err
 }
 
-// remove deletes the Job, and returns when it and its pod are gone.
+// remove deletes what the kick has, and returns when it is gone with its pod.
 func (b *kubeBox) remove() error {
-	if b.uid == "" {
+	o := b.object
+	if o.uid == "" {
 		return nil // none was made
 	}
-	name := "kick-" + b.spec.ID
 	ctx, cancel := context.WithTimeout(context.Background(), kubeRemove)
 	defer cancel()
-	if err := b.client.Delete(ctx, kube.Jobs, b.launcher.config.Namespace, name, b.uid); err != nil {
-		return kubeError("remove the Job "+name, err)
+	if err := b.client.Delete(ctx, o.resource, b.launcher.config.Namespace, o.name, o.uid); err != nil {
+		return kubeError("remove the "+o.String(), err)
 	}
-	return b.eye.awaitEnd(ctx, name)
+	return b.eye.awaitEnd(ctx, o)
 }

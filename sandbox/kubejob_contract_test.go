@@ -28,9 +28,16 @@ func kubeNamespace(t *testing.T) *kubetest.Namespace {
 	t.Helper()
 	c := kubetest.Open(t)
 	n := c.Namespace(t)
+	useNamespace(t, n, c.ShimImage(t, sandbox.Shim()))
+	return n
+}
+
+// useNamespace tells this test's other processes of a namespace.
+func useNamespace(t testing.TB, n *kubetest.Namespace, shimImage string) {
+	t.Helper()
 	t.Setenv(kubeConfigEnv, n.Kubeconfig)
 	t.Setenv(kubeNamespaceEnv, n.Name)
-	t.Setenv(kubeShimEnv, c.ShimImage(t, sandbox.Shim()))
+	t.Setenv(kubeShimEnv, shimImage)
 	t.Setenv(kubeDirEnv, t.TempDir())
 	// They would build the shim again.
 	shim := filepath.Join(t.TempDir(), "shim")
@@ -38,7 +45,6 @@ func kubeNamespace(t *testing.T) *kubetest.Namespace {
 		t.Fatal(err)
 	}
 	t.Setenv("KICK_TEST_SHIM", shim)
-	return n
 }
 
 func newKube() (*sandbox.Kubernetes, error) {
@@ -60,15 +66,21 @@ func TestKubeContract(t *testing.T) {
 			return strings.Fields(n.Kubectl(t, "get", "jobs,pods", "--namespace", n.Name, "--output", "name")), nil
 		}
 	}
+	h := kubeHarness(remains)
+	h.New = func() (sandbox.Launcher, error) { return newKube() }
+	sandboxtest.TestLauncher(t, h)
+}
+
+// kubeHarness is what all pods have in common in the contract's eyes.
+func kubeHarness(remains func() ([]string, error)) sandboxtest.Harness {
 	const copied = "the workspace is sent, so that the directory on this host never has the work"
-	sandboxtest.TestLauncher(t, sandboxtest.Harness{
-		New:   func() (sandbox.Launcher, error) { return newKube() },
+	return sandboxtest.Harness{
 		Image: os.Getenv(kubetest.ImageEnv),
 		Sent:  true, Filtered: true,
 		Remains: remains,
 		Cannot: map[string]string{"WorkOnly": copied, "BaseObjects": "the base's objects are sent, and the sandbox's own",
 			"Egress": "a pod has no Unix socket of the host: TestKubeEgress"},
-	})
+	}
 }
 
 // A kick takes few calls, and leaves nothing.

@@ -73,13 +73,7 @@ func newKubePlan(config KubernetesConfig, spec LaunchSpec, mode frame.Mode, owne
 		return nil, &Error{Kind: ErrIsolation, Op: "seccomp", Err: err, Remedy: remedyOf("seccomp")}
 	}
 	p := &kubePlan{config: config, spec: spec, limits: resolveLimits(spec.Limits), mode: mode, filter: filter}
-	p.rlimits = commonRlimits(p.limits)
-	if p.limits.Processes > 0 && !config.HostUsers {
-		// Where users are the node's, this would count other pods' processes too.
-		r := processRlimit(p.limits)
-		r.Value += lineProcesses
-		p.rlimits = append(p.rlimits, r)
-	}
+	p.rlimits = p.kubeRlimits()
 	wait, err := json.Marshal(frame.Wait{Jail: frame.Jail{NoNewPrivs: true, Filter: filter, Rlimits: p.rlimits}, AloneMS: config.Alone.Milliseconds(), Canaries: config.Canaries})
 	if err != nil {
 		return nil, err
@@ -112,6 +106,17 @@ func newKubePlan(config KubernetesConfig, spec LaunchSpec, mode frame.Mode, owne
 		p.job.Labels["kueue.x-k8s.io/queue-name"] = config.Queue
 	}
 	return p, nil
+}
+
+func (p *kubePlan) kubeRlimits() []frame.Rlimit {
+	list := commonRlimits(p.limits)
+	if p.limits.Processes > 0 && !p.config.HostUsers {
+		// Where users are the node's, this would count other pods' processes too.
+		r := processRlimit(p.limits)
+		r.Value += lineProcesses
+		list = append(list, r)
+	}
+	return list
 }
 
 // lifetime is how long the Job can take at most, all told. The Job's controller
@@ -266,7 +271,7 @@ var kubeShown = []string{
 func (p *kubePlan) shimConfig() frame.Config {
 	c := shimConfig(p.spec, p.limits, p.mode)
 	c.Sent, c.Pause = p.spec.Workspace.Dir != "", p.mode != frame.CollectMode
-	c.Show = kubeShown
+	c.Show, c.Canaries = kubeShown, p.config.Canaries
 	if p.mode != frame.CollectMode {
 		c.Watch = &frame.Watch{Disk: p.limits.Disk, Processes: p.limits.Processes}
 	}

@@ -49,7 +49,7 @@ func (b *kubeBox) prove(r frame.Readiness) ([]Property, error) {
 	}
 	seen, _, _ := b.eye.look()
 	p := &kubeProver{prover: prover{s: subject{readiness: r, rlimits: plan.rlimits, shown: r.Shown}}, plan: plan, pod: seen.pod, digest: b.launcher.digest}
-	if b.adopted != nil {
+	if b.adopted {
 		p.orphan()
 	} else {
 		p.all()

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
+	"slices"
 
 	batchv1 "k8s.io/api/batch/v1"
 
@@ -40,7 +40,11 @@ func (l *Kubernetes) Rights(ctx context.Context) error {
 		return err
 	}
 	var missing []error
-	for _, r := range KubernetesRules {
+	rules := slices.Clone(KubernetesRules)
+	if l.config.Pool != "" {
+		rules = append(rules, KubernetesPoolRules...)
+	}
+	for _, r := range rules {
 		resource, sub := r.split()
 		for _, verb := range r.Verbs {
 			may, err := l.client.May(ctx, l.config.Namespace, verb, r.Group, resource, sub)
@@ -85,24 +89,30 @@ func (l *Kubernetes) Reap(ctx context.Context) ([]string, error) {
 		if !idForm.MatchString(id) || j.Name != "kick-"+id {
 			continue // not one that this launcher has made
 		}
-		deadline, err := time.Parse(time.RFC3339, j.Annotations[jobDeadline])
-		expired := err == nil && time.Now().After(deadline)
-		if !expired && (j.Labels[labelOwner] != here || j.Status.Active > 0 || len(j.Status.Conditions) == 0) {
-			continue // whether its kick lives, only another place knows; or it runs
+		ended := j.Status.Active == 0 && len(j.Status.Conditions) > 0
+		ok, err := l.reapOne(ctx, objectOf(kube.Jobs, &j.ObjectMeta), here, ended)
+		if errs = append(errs, err); ok {
+			removed[id] = true
 		}
-		release, err := claimNow(id)
-		if err != nil && !expired {
-			continue // its kick lives
-		}
-		err = removeJob(ctx, l.client, l.config.Namespace, &j)
-		if release != nil {
-			release()
-		}
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		removed[id] = true
 	}
+	errs = append(errs, l.reapClaimed(ctx, here, removed))
 	return names(removed), errors.Join(errs...)
+}
+
+// reapOne removes what a kick has, if that has ended or is past its deadline and the
+// kick does not live. Whether the kick of another place lives, only that knows.
+func (l *Kubernetes) reapOne(ctx context.Context, o kubeObject, here string, ended bool) (removed bool, err error) {
+	expired := o.expired()
+	if !expired && (o.owner != here || !ended) {
+		return false, nil
+	}
+	release, err := claimNow(o.id)
+	if err != nil && !expired {
+		return false, nil // its kick lives
+	}
+	if release != nil {
+		defer release()
+	}
+	err = removeObject(ctx, l.client, l.config.Namespace, o)
+	return err == nil, err
 }

@@ -35,6 +35,7 @@ type kubeSeen struct {
 	job               *batchv1.Job
 	pod               *corev1.Pod
 	jobGone, podGone  bool
+	noJob             bool   // the pod was claimed and has none
 	jobSaid, podSaid  string // the last warning about each
 	jobCause, podWhat string // the reasons of these events
 }
@@ -108,6 +109,8 @@ func podNews(p *corev1.Pod, said string) kubeNews {
 		}
 	}
 	switch p.Status.Reason {
+	case "DeadlineExceeded":
+		return ended(ReasonLost, false, "", "the pod's deadline, which is later than the kick's time limit, was reached")
 	case "Evicted":
 		return evicted(text)
 	case "NodeLost", "NodeShutdown", "Terminated":
@@ -117,8 +120,12 @@ func podNews(p *corev1.Pod, said string) kubeNews {
 		if c.Name != kubeContainer {
 			continue
 		}
-		switch t := c.State.Terminated; {
-		case c.State.Running != nil && p.DeletionTimestamp == nil:
+		t := c.State.Terminated
+		if c.RestartCount > 0 { // as a Deployment wants it, also of a pod that it has no more
+			t = cmp.Or(c.LastTerminationState.Terminated, &corev1.ContainerStateTerminated{Reason: "restarted"})
+		}
+		switch {
+		case t == nil && c.State.Running != nil && p.DeletionTimestamp == nil:
 			return kubeNews{phase: kubeRunning, why: "it runs"}
 		case t != nil && t.Reason == "OOMKilled":
 			return ended(ReasonOutOfMemory, false, "", "the kernel killed the sandbox for its memory limit")

@@ -7,6 +7,8 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kickhq/kick/internal/kube"
 )
@@ -128,12 +130,21 @@ func (e *kubeEye) look() (kubeSeen, <-chan struct{}, error) {
 	return e.seen, e.changed, e.blind
 }
 
-// expect forgets what was seen of another Job of the same name.
-func (e *kubeEye) expect(uid string) {
+// expect forgets what was seen of another one of the same kick.
+func (e *kubeEye) expect(o kubeObject) {
 	e.update(func(e *kubeEye) {
-		e.uid = uid
-		if e.seen.job != nil && string(e.seen.job.UID) != uid {
+		e.uid = o.uid
+		if e.seen.job != nil && string(e.seen.job.UID) != o.uid || e.seen.pod != nil && !e.owns(e.seen.pod) {
 			e.seen = kubeSeen{}
+		}
+		// That it is not there says something only of what is known to have been.
+		meta := metav1.ObjectMeta{Name: o.name, UID: types.UID(o.uid)}
+		e.seen.noJob = o.resource == kube.Pods
+		if e.seen.noJob && e.seen.pod == nil {
+			e.seen.pod = &corev1.Pod{ObjectMeta: meta}
+		}
+		if !e.seen.noJob && e.seen.job == nil {
+			e.seen.job = &batchv1.Job{ObjectMeta: meta}
 		}
 	})
 }
@@ -167,8 +178,11 @@ func (w *kubeWatch) allJobs(list []batchv1.Job) {
 	})
 }
 
-// ownedBy tells whether a pod is of the Job that is meant.
+// owns tells whether a pod is of the Job that is meant, or the one that is meant.
 func (e *kubeEye) owns(p *corev1.Pod) bool {
+	if e.uid == string(p.UID) {
+		return true
+	}
 	for _, o := range p.OwnerReferences {
 		if e.uid == string(o.UID) {
 			return true

@@ -51,9 +51,9 @@ type host struct {
 	gone func()
 	// collectOnly tells that the command has run, for another host.
 	collectOnly bool
-	// network waits until there is none, and says what is wrong if there is. It is
-	// nil where there can be none.
-	network func() string
+	// network waits until none of the canaries can be reached, and says what is wrong
+	// if one can. It is nil where there can be no network.
+	network func(canaries []string) string
 }
 
 // converse tells the host that the sandbox is ready, waits for its word and does
@@ -69,7 +69,7 @@ func (h host) converse() error {
 	}
 	probes := probe(cfg)
 	if h.network != nil {
-		probes["no-network"] = h.network()
+		probes["no-network"] = h.network(cfg.Canaries)
 	}
 	if err := h.out.WriteJSON(frame.Ready, frame.Readiness{Probes: probes, Shown: show(cfg.Show)}); err != nil {
 		return err

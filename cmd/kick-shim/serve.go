@@ -68,17 +68,19 @@ func serve() error {
 		return fmt.Errorf("read what to wait for: %w", err)
 	}
 	alone := time.Duration(w.AloneMS) * time.Millisecond
-	confined := make(chan string, 1)
-	go func() { confined <- confinement(w.Canaries) }()
 	l, err := net.Listen("unix", linePath)
 	if err != nil {
 		return fmt.Errorf("listen for the host: %w", err)
 	}
 	hosts := resume.NewServer()
 	go accept(l, hosts)
-	network := sync.OnceValue(func() string { return <-confined })
+	network := confinedFor(w)
 	for first := true; ; first = false {
-		s := hosts.Accept(alone)
+		patience := alone
+		if first && w.Standby {
+			patience = math.MaxInt64
+		}
+		s := hosts.Accept(patience)
 		if s == nil {
 			return errors.New("no host has come")
 		}
@@ -91,8 +93,20 @@ func serve() error {
 	}
 }
 
+// confinedFor begins to find out whether the pod has no network. A pod that stands
+// by may keep what it finds for hours, so it begins when it has its kick.
+func confinedFor(w frame.Wait) func(canaries []string) string {
+	if w.Standby {
+		return confinement
+	}
+	confined := make(chan string, 1)
+	go func() { confined <- confinement(w.Canaries) }()
+	said := sync.OnceValue(func() string { return <-confined })
+	return func([]string) string { return said() }
+}
+
 // attend serves one host, and reports whether all that it wanted is said.
-func attend(s *resume.Stream, first bool, network func() string) bool {
+func attend(s *resume.Stream, first bool, network func([]string) string) bool {
 	h := host{in: frame.NewReader(bufio.NewReader(s)), out: frame.NewWriter(s), gone: func() {}, collectOnly: !first, network: network}
 	err := h.converse()
 	if err != nil {

@@ -33,15 +33,17 @@ func newManifestsKubernetes() *cobra.Command {
 		Long: `Write the objects of a Kubernetes cluster in which sandboxes run as Jobs: a
 namespace for them with restricted Pod Security, kick's account with the verbs
 that it uses and no other, NetworkPolicies by which a sandbox reaches kick's
-gateway and nothing else, priority classes with a quota for each, and, with
---image, a DaemonSet that keeps an image on every node. Nothing is sent: apply
+gateway and nothing else, priority classes with a quota for each, with --image
+a DaemonSet that keeps an image on every node, and with --pool a Deployment of
+pods that stand by, for kicks that begin at once. Nothing is sent: apply
 it as a cluster administrator, which kick need not be.
 
 Without --gateway-address, kick runs in the cluster: in a pod with the label
 app.kubernetes.io/name=kick-gateway in the gateway's namespace.`,
 		Example: `  kick manifests kubernetes | kubectl apply -f -
   kick manifests kubernetes --sandbox-namespace agents --gateway-address 10.1.2.3/32
-  kick manifests kubernetes --image registry.example/agent@sha256:... --tier normal=16,32,64Gi --tier none=0`,
+  kick manifests kubernetes --image registry.example/agent@sha256:... --tier normal=16,32,64Gi --tier none=0
+  kick manifests kubernetes --image registry.example/agent@sha256:... --pool 5`,
 		Args: args(none),
 		RunE: func(_ *cobra.Command, _ []string) error { return manifestsKubernetesRun(o) },
 	}
@@ -53,6 +55,10 @@ app.kubernetes.io/name=kick-gateway in the gateway's namespace.`,
 	f.StringVar(&o.Account, "account", o.Account, "`name` of kick's service account")
 	f.StringArrayVar(&o.tiers, "tier", nil, "quota of a priority, as NAME=PODS[,CPU[,MEMORY]] with NAME high, normal, low, or none for sandboxes without a class; may be repeated (default 4, 16, 16 and 16 pods)")
 	f.StringVar(&o.Image, "image", "", "`image` that every node is to hold")
+	f.IntVar(&o.Pool, "pool", 0, "`number` of pods with the image that stand by for kicks, from which kick's account may claim")
+	f.StringVar(&o.Standby.Pool, "pool-name", o.Standby.Pool, "`name` of the pool, as in kubernetes.pool of kick.yaml")
+	f.StringVar(&o.Standby.ShimImage, "shim-image", "", "`image` of the shim, as in kubernetes.shim_image of kick.yaml, for the pool")
+	f.StringVar(&o.Standby.PriorityClass, "pool-priority", "", "priority `class` of the pool, as in kubernetes.priority_class of kick.yaml")
 	f.StringSliceVar(&o.PullSecrets, "pull-secret", nil, "`name` of a secret for pulling it, in the sandboxes' namespace; may be repeated")
 	return c
 }

@@ -38,6 +38,14 @@ var kubernetesFields = []field[sandbox.KubernetesChoice]{
 		object{"type": "array", "items": kubeNameSchema}, kubeList(func(c *sandbox.KubernetesChoice) *[]string { return &c.PullSecrets }, readKubeName)},
 	{"queue", "A LocalQueue of Kueue, which then starts the Jobs. Default: none.",
 		kubeNameSchema, kubeText(func(c *sandbox.KubernetesChoice) *string { return &c.Queue }, readKubeName)},
+	{"pool", "A pool of pods that stand by, as kick manifests kubernetes --pool writes it, from which a kick takes one if its own would be made the same. Default: every kick has a Job.",
+		kubeNameSchema, kubeText(func(c *sandbox.KubernetesChoice) *string { return &c.Pool }, readKubeName)},
+	{"pool_wait_s", "Seconds that a kick waits for a pod of the pool when none is ready, before it has a Job. Default: not at all.",
+		object{"type": "integer", "minimum": 0, "maximum": maxTimeout}, func(d *decoder, p place, c *sandbox.KubernetesChoice) {
+			if v, ok := readTimeout(d, p); ok {
+				c.PoolWait = v
+			}
+		}},
 	{"host_users", "Leave the pod's users those of the node, where the cluster has no user namespaces. The properties user-namespace and process-limit are missing then, and must be accepted. Default: false.",
 		object{"type": "boolean"}, func(d *decoder, p place, c *sandbox.KubernetesChoice) {
 			if v, ok := d.boolean(p); ok {

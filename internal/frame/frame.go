@@ -100,6 +100,9 @@ type Config struct {
 	// Show are files that the shim reads for the host, which cannot look into the
 	// sandbox, at most MaxShown bytes of each.
 	Show []string `json:"show,omitempty"`
+	// Canaries are tried when the sandbox has its kick, where it was made before
+	// that; see Wait.
+	Canaries []string `json:"canaries,omitempty"`
 	// Watch are limits that the shim holds, where the host cannot look.
 	Watch *Watch `json:"watch,omitempty"`
 	// Witness is a file that only Landlock keeps from being opened; the shim
@@ -148,6 +151,9 @@ type Wait struct {
 	// Canaries are addresses, HOST:PORT, that a sandbox without a network cannot
 	// reach. The shim is ready when it cannot.
 	Canaries []string `json:"canaries,omitempty"`
+	// Standby is for a pod that is made before its kick: the first host may come
+	// whenever it likes, and says in Config.Canaries what cannot be reached.
+	Standby bool `json:"standby,omitempty"`
 }
 
 // ExitStatus is the end of the command.

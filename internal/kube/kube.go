@@ -302,9 +302,12 @@ func Get[T any](ctx context.Context, c *Client, r Resource, namespace, name stri
 	return o, c.do(ctx, call{verb: "get", method: http.MethodGet, resource: r, namespace: namespace, names: []string{name}}, o)
 }
 
-// Patch changes one object by a JSON merge patch.
-func (c *Client) Patch(ctx context.Context, r Resource, namespace, name string, patch any) error {
-	return c.do(ctx, call{verb: "patch", method: http.MethodPatch, resource: r, namespace: namespace, names: []string{name}, content: "application/merge-patch+json", body: patch}, nil)
+// Patch changes one object by a JSON merge patch and returns it. If the patch names
+// a resourceVersion, the object is changed if it still has that, and the error is a
+// conflict otherwise; it is one too if a call that broke off has changed it.
+func Patch[T any](ctx context.Context, c *Client, r Resource, namespace, name string, patch any) (*T, error) {
+	o := new(T)
+	return o, c.do(ctx, call{verb: "patch", method: http.MethodPatch, resource: r, namespace: namespace, names: []string{name}, content: "application/merge-patch+json", body: patch}, o)
 }
 
 // Delete deletes one object and what it owns, foreground: it stays until all of

@@ -19,14 +19,14 @@ const (
 
 // Stop ends a program of the cluster, which the caller has by OpenAlone, and
 // starts it again when the test ends at the latest. Containers go on.
-func (c *Cluster) Stop(t *testing.T, program string) {
+func (c *Cluster) Stop(t testing.TB, program string) {
 	t.Helper()
 	output(t, command(c.Script, "stop", c.Dir, program))
 	t.Cleanup(func() { c.Start(t, program) })
 }
 
 // Kill is Stop without asking the program.
-func (c *Cluster) Kill(t *testing.T, program string) {
+func (c *Cluster) Kill(t testing.TB, program string) {
 	t.Helper()
 	output(t, command(c.Script, "stop", "-KILL", c.Dir, program))
 	t.Cleanup(func() { c.Start(t, program) })
@@ -34,7 +34,7 @@ func (c *Cluster) Kill(t *testing.T, program string) {
 
 // Start starts a stopped program, and waits until it does its work. It does
 // nothing to one that runs.
-func (c *Cluster) Start(t *testing.T, program string) {
+func (c *Cluster) Start(t testing.TB, program string) {
 	t.Helper()
 	output(t, command(c.Script, "start", c.Dir, program))
 }
@@ -54,7 +54,7 @@ type Proxy struct {
 }
 
 // Proxy makes one for the account of a namespace. It ends with the test.
-func (n *Namespace) Proxy(t *testing.T) *Proxy {
+func (n *Namespace) Proxy(t testing.TB) *Proxy {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 
 // ShimImage gives the node an image that has a shim at /kick-shim, and returns its
 // name with its digest. The same shim makes the same image.
-func (c *Cluster) ShimImage(t *testing.T, shim []byte) string {
+func (c *Cluster) ShimImage(t testing.TB, shim []byte) string {
 	t.Helper()
 	dir := t.TempDir()
 	root := filepath.Join(dir, "root")

@@ -45,7 +45,7 @@ type Cluster struct {
 // too: there scripts/kube.sh, which fails if it cannot start one, runs these
 // tests in a lane of their own. Until the test ends, no other one disturbs the
 // cluster.
-func Open(t *testing.T) *Cluster {
+func Open(t testing.TB) *Cluster {
 	t.Helper()
 	c := find(t)
 	c.lock(t, unix.LOCK_SH)
@@ -55,14 +55,14 @@ func Open(t *testing.T) *Cluster {
 // OpenAlone is Open for a test that disturbs the cluster: it waits until no other
 // test uses it, in any package, and none does until it ends. Such a test is not
 // parallel.
-func OpenAlone(t *testing.T) *Cluster {
+func OpenAlone(t testing.TB) *Cluster {
 	t.Helper()
 	c := find(t)
 	c.lock(t, unix.LOCK_EX)
 	return c
 }
 
-func find(t *testing.T) *Cluster {
+func find(t testing.TB) *Cluster {
 	t.Helper()
 	dir, set := os.LookupEnv(ClusterEnv)
 	if !set {
@@ -94,7 +94,7 @@ func find(t *testing.T) *Cluster {
 }
 
 // lock holds the cluster's lock until the test ends.
-func (c *Cluster) lock(t *testing.T, how int) {
+func (c *Cluster) lock(t testing.TB, how int) {
 	t.Helper()
 	f, err := os.OpenFile(filepath.Join(c.Dir, "tests.lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -112,13 +112,13 @@ func (c *Cluster) lock(t *testing.T, how int) {
 }
 
 // Kubectl runs kubectl as the administrator and returns what it prints.
-func (c *Cluster) Kubectl(t *testing.T, args ...string) string {
+func (c *Cluster) Kubectl(t testing.TB, args ...string) string {
 	t.Helper()
 	return output(t, c.KubectlCommand(c.Kubeconfig, args...))
 }
 
 // Apply gives the cluster objects, as YAML.
-func (c *Cluster) Apply(t *testing.T, objects string) {
+func (c *Cluster) Apply(t testing.TB, objects string) {
 	t.Helper()
 	cmd := c.KubectlCommand(c.Kubeconfig, "apply", "--filename", "-")
 	cmd.Stdin = strings.NewReader(objects)
@@ -133,13 +133,13 @@ func (c *Cluster) KubectlCommand(kubeconfig string, args ...string) *exec.Cmd {
 
 // Load gives the node the image of an OCI layout in a tar file, and returns its
 // name with its digest.
-func (c *Cluster) Load(t *testing.T, tar string) string {
+func (c *Cluster) Load(t testing.TB, tar string) string {
 	t.Helper()
 	return strings.TrimSpace(output(t, command(c.Script, "load", c.Dir, tar)))
 }
 
 // APIServer is where the API server listens.
-func (c *Cluster) APIServer(t *testing.T) netip.AddrPort {
+func (c *Cluster) APIServer(t testing.TB) netip.AddrPort {
 	t.Helper()
 	url := c.Kubectl(t, "config", "view", "--output", "jsonpath={.clusters[0].cluster.server}")
 	at, err := netip.ParseAddrPort(strings.TrimPrefix(strings.TrimSpace(url), "https://"))
@@ -156,7 +156,7 @@ func command(program string, args ...string) *exec.Cmd {
 }
 
 // output runs a command that does not fail and returns what it prints.
-func output(t *testing.T, cmd *exec.Cmd) string {
+func output(t testing.TB, cmd *exec.Cmd) string {
 	t.Helper()
 	var out, said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &said
@@ -179,7 +179,7 @@ type Namespace struct {
 
 // Namespace makes one, in which sandboxes reach this host alone. change may
 // change what the manifests say. It is gone after the test.
-func (c *Cluster) Namespace(t *testing.T, change ...func(*manifests.Kubernetes)) *Namespace {
+func (c *Cluster) Namespace(t testing.TB, change ...func(*manifests.Kubernetes)) *Namespace {
 	t.Helper()
 	id := kickid.New()
 	m := manifests.Default()
@@ -203,7 +203,7 @@ func (c *Cluster) Namespace(t *testing.T, change ...func(*manifests.Kubernetes))
 }
 
 // freePort is one that nobody listened at a moment ago.
-func (c *Cluster) freePort(t *testing.T) int {
+func (c *Cluster) freePort(t testing.TB) int {
 	t.Helper()
 	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(c.Host, 0)))
 	if err != nil {
@@ -220,7 +220,7 @@ var (
 
 // kubeconfig writes a kubeconfig for who holds a token. at is another address
 // for the API server, as HOST:PORT; empty is its own.
-func (c *Cluster) kubeconfig(t *testing.T, token, at string) string {
+func (c *Cluster) kubeconfig(t testing.TB, token, at string) string {
 	t.Helper()
 	admin, err := os.ReadFile(c.Kubeconfig)
 	if err != nil {
@@ -251,7 +251,7 @@ users: [{name: kick, user: {token: %s}}]
 // Claim makes a claim that is bound to a directory of the node, with any access
 // mode that Kubernetes knows, as "ReadWriteMany". It returns its name and the
 // directory, which is gone with the cluster.
-func (n *Namespace) Claim(t *testing.T, mode string) (name, dir string) {
+func (n *Namespace) Claim(t testing.TB, mode string) (name, dir string) {
 	t.Helper()
 	name = "claim-" + kickid.New()
 	dir = filepath.Join(n.Dir, "volumes", name)

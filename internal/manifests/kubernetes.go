@@ -6,6 +6,8 @@ package manifests
 import (
 	"bytes"
 	_ "embed" // the template
+	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -14,6 +16,7 @@ import (
 	"text/template"
 
 	"github.com/google/go-containerregistry/pkg/name"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/kickhq/kick/internal/lazyregexp"
 	"github.com/kickhq/kick/policy"
@@ -39,6 +42,13 @@ type Kubernetes struct {
 	// need them.
 	Image       string
 	PullSecrets []string // in the sandboxes' namespace, for Image
+	// Pool is how many pods of Image are to stand by for kicks. 0: there is no pool,
+	// and kick's account has no right to claim from one.
+	Pool int
+	// Standby is what the pods are made as: kick's own configuration, of which the
+	// name is Pool, and Limits are those of the agents.
+	Standby sandbox.KubernetesConfig
+	Limits  sandbox.Limits
 }
 
 // Tier is sandboxes that share a priority and a quota. Their priority class is
@@ -62,7 +72,8 @@ var priorities = map[string]int{"high": 0, "normal": -10, "low": -20}
 func Default() Kubernetes {
 	return Kubernetes{
 		Cluster: policy.DefaultCluster(), Account: "kick",
-		Tiers: []Tier{{Name: "high", Pods: 4}, {Name: "normal", Pods: 16}, {Name: "low", Pods: 16}, {Name: NoTier, Pods: 16}},
+		Tiers:   []Tier{{Name: "high", Pods: 4}, {Name: "normal", Pods: 16}, {Name: "low", Pods: 16}, {Name: NoTier, Pods: 16}},
+		Standby: sandbox.KubernetesConfig{KubernetesChoice: sandbox.KubernetesChoice{Pool: "agents"}},
 	}
 }
 
@@ -135,6 +146,14 @@ func (k Kubernetes) check() error {
 			return fmt.Errorf("image %q: %w", k.Image, err)
 		}
 	}
+	switch {
+	case k.Pool < 0:
+		return fmt.Errorf("a pool of %d pods: write 0 or more", k.Pool)
+	case k.Pool > 0 && k.Image == "":
+		return fmt.Errorf("a pool of %d pods has no image: write --image NAME@DIGEST", k.Pool)
+	case k.Pool > 0 && !label.MatchString(k.Standby.Pool):
+		return fmt.Errorf("pool %q: write 1 to 63 lower-case letters, digits and dashes", k.Standby.Pool)
+	}
 	seen := map[string]bool{}
 	for _, t := range k.Tiers {
 		if seen[t.Name] {
@@ -158,14 +177,58 @@ func (k Kubernetes) YAML() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	rules := slices.Clone(sandbox.KubernetesRules)
+	if k.Pool > 0 {
+		rules = append(rules, sandbox.KubernetesPoolRules...)
+	}
+	pool, err := k.pool()
+	if err != nil {
+		return nil, err
+	}
 	var b bytes.Buffer
 	err = parsed().Execute(&b, struct {
 		Kubernetes
 		Rules           []sandbox.KubernetesRule
 		NetworkPolicies string
 		Classes         []class
-	}{k, slices.Clone(sandbox.KubernetesRules), string(withoutComments(policies)), k.classes()})
+		Standbys        string
+	}{k, rules, string(withoutComments(policies)), k.classes(), pool})
 	return b.Bytes(), err
+}
+
+// pool is the Deployment of the pods that stand by, as YAML. Empty: there is none.
+func (k Kubernetes) pool() (string, error) {
+	if k.Pool == 0 {
+		return "", nil
+	}
+	c := k.Standby
+	c.Namespace, c.PullSecrets = k.Sandboxes, k.PullSecrets
+	d, err := sandbox.NewStandbyDeployment(c, k.Image, k.Limits, k.Pool)
+	if err != nil {
+		return "", err
+	}
+	b, err := json.Marshal(d)
+	if err != nil {
+		return "", err
+	}
+	var o yaml.Node // which keeps the order
+	if err := yaml.Unmarshal(b, &o); err != nil {
+		return "", err
+	}
+	inBlocks(&o)
+	var out bytes.Buffer
+	e := yaml.NewEncoder(&out)
+	e.SetIndent(2)
+	err = errors.Join(e.Encode(&o), e.Close())
+	return out.String(), err
+}
+
+// inBlocks has people's way of writing YAML used instead of JSON's.
+func inBlocks(n *yaml.Node) {
+	n.Style = 0
+	for _, c := range n.Content {
+		inBlocks(c)
+	}
 }
 
 // withoutComments drops the lines that say who made a file.

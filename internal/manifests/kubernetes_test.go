@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -55,11 +56,25 @@ func TestKubernetesGolden(t *testing.T) {
 	}
 }
 
+// withPool is outside with pods that stand by.
+func withPool() Kubernetes {
+	k := outside()
+	k.Pool = 3
+	k.Standby.Pool, k.Standby.ShimImage = "codex", "registry.example/kick/shim@sha256:"+strings.Repeat("cd", 32)
+	return k
+}
+
 // TestKubernetesRights: the one role has the launcher's rules and nothing else,
-// and nothing is bound for the whole cluster.
+// and nothing is bound for the whole cluster. Only with a pool are pods changed.
 func TestKubernetesRights(t *testing.T) {
 	t.Parallel()
-	file, err := outside().YAML()
+	checkRights(t, outside(), sandbox.KubernetesRules)
+	checkRights(t, withPool(), slices.Concat(sandbox.KubernetesRules, sandbox.KubernetesPoolRules))
+}
+
+func checkRights(t *testing.T, k Kubernetes, rules []sandbox.KubernetesRule) {
+	t.Helper()
+	file, err := k.YAML()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,10 +96,10 @@ func TestKubernetesRights(t *testing.T) {
 			t.Errorf("a %s is written", o.Kind)
 		case "Role":
 			roles++
-			if len(o.Rules) != len(sandbox.KubernetesRules) {
-				t.Errorf("the role has %d rules, the launcher %d", len(o.Rules), len(sandbox.KubernetesRules))
+			if len(o.Rules) != len(rules) {
+				t.Errorf("the role has %d rules, the launcher %d", len(o.Rules), len(rules))
 			}
-			for i, want := range sandbox.KubernetesRules {
+			for i, want := range rules {
 				got := o.Rules[i]
 				if len(got.Groups) != 1 || got.Groups[0] != want.Group || len(got.Resources) != 1 || got.Resources[0] != want.Resource ||
 					strings.Join(got.Verbs, " ") != strings.Join(want.Verbs, " ") {
@@ -98,12 +113,61 @@ func TestKubernetesRights(t *testing.T) {
 	}
 }
 
+// TestKubernetesPool: the pool is a Deployment whose pods are found by what a claim
+// takes away from them.
+func TestKubernetesPool(t *testing.T) {
+	t.Parallel()
+	file, err := withPool().YAML()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for decoder := yaml.NewDecoder(bytes.NewReader(file)); ; {
+		var o struct {
+			Kind     string
+			Metadata struct{ Name, Namespace string }
+			Spec     struct {
+				Replicas int
+				Selector struct {
+					MatchLabels map[string]string `yaml:"matchLabels"`
+				}
+				Template struct {
+					Metadata struct{ Labels map[string]string }
+					Spec     struct {
+						ImagePullSecrets []struct{ Name string }  `yaml:"imagePullSecrets"`
+						InitContainers   []struct{ Image string } `yaml:"initContainers"`
+						Containers       []struct{ Image string }
+					}
+				}
+			}
+		}
+		if err := decoder.Decode(&o); err != nil {
+			t.Fatalf("no Deployment is written: %v", err)
+		}
+		if o.Kind != "Deployment" {
+			continue
+		}
+		pod := o.Spec.Template
+		if o.Metadata.Name != "kick-pool-codex" || o.Metadata.Namespace != "boxes" || o.Spec.Replicas != 3 {
+			t.Errorf("%+v with %d pods", o.Metadata, o.Spec.Replicas)
+		}
+		if l := o.Spec.Selector.MatchLabels; l["kick.standby"] != "true" || l["kick.pool"] != "codex" || len(l) != 2 || len(pod.Metadata.Labels["kick.shape"]) != 16 {
+			t.Errorf("it selects %v of %v", l, pod.Metadata.Labels)
+		}
+		if len(pod.Spec.Containers) != 1 || pod.Spec.Containers[0].Image != withPool().Image || len(pod.Spec.InitContainers) != 1 || len(pod.Spec.ImagePullSecrets) != 1 {
+			t.Errorf("its pods are %+v", pod.Spec)
+		}
+		return
+	}
+}
+
 func TestKubernetesErrors(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		change func(*Kubernetes)
 		want   string
 	}{
+		{func(k *Kubernetes) { k.Pool = 2 }, "a pool of 2 pods has no image"},
+		{func(k *Kubernetes) { k.Pool = -1 }, "a pool of -1 pods"},
 		{func(k *Kubernetes) { k.Sandboxes = "a b" }, `"a b" is no name in Kubernetes`},
 		{func(k *Kubernetes) { k.Sandboxes = k.Gateway }, "share the namespace kick-gateway"},
 		{func(k *Kubernetes) { k.Account = "x\ny" }, "is no name"},

@@ -1,0 +1,202 @@
+package sandbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kickhq/kick/internal/frame"
+	"github.com/kickhq/kick/internal/kube"
+)
+
+// KubernetesPoolRules is what a launcher with a pool asks of the API server beside
+// KubernetesRules.
+var KubernetesPoolRules = []KubernetesRule{
+	{"", "pods", []string{"patch", "delete"}, "a claim is a patch of a pod that stands by; a claimed one has no Job that would delete it"},
+}
+
+// StandbyDeployment is a Deployment of pods that stand by: as much of its kind as
+// is written, so that nobody has to register all of its group.
+type StandbyDeployment struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              StandbyDeploymentSpec `json:"spec"`
+}
+
+// StandbyDeploymentSpec is its specification.
+type StandbyDeploymentSpec struct {
+	Replicas             int                    `json:"replicas"`
+	RevisionHistoryLimit int                    `json:"revisionHistoryLimit"`
+	Selector             metav1.LabelSelector   `json:"selector"`
+	Template             corev1.PodTemplateSpec `json:"template"`
+}
+
+// NewStandbyDeployment makes a pool of c.Pool's name of pods for kicks of an image
+// and limits, as a launcher of the same configuration claims them. replicas is how
+// many stand by at any time.
+func NewStandbyDeployment(c KubernetesConfig, image string, limits Limits, replicas int) (*StandbyDeployment, error) {
+	if c.Pool == "" || image == "" || replicas < 0 {
+		return nil, errors.New("a pool wants a name, an image and a number of pods")
+	}
+	spec := LaunchSpec{Image: image, Limits: limits, Workspace: Workspace{MountPath: DefaultMountPath}}
+	pod, shape, err := standbyPod(c, spec)
+	if err != nil {
+		return nil, err
+	}
+	pod.RestartPolicy = corev1.RestartPolicyAlways // a Deployment's pods have no other
+	owned := map[string]string{labelPool: c.Pool, labelStandby: "true"}
+	labels := maps.Clone(owned)
+	labels[labelShape] = shape
+	return &StandbyDeployment{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
+		ObjectMeta: metav1.ObjectMeta{Name: "kick-pool-" + c.Pool, Namespace: c.Namespace, Labels: map[string]string{labelPool: c.Pool}},
+		Spec: StandbyDeploymentSpec{
+			Replicas: replicas, Selector: metav1.LabelSelector{MatchLabels: owned},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod},
+		},
+	}, nil
+}
+
+// standbyPod is the pod of a kick of this specification, as it is before there is a
+// kick. It has whatever any kick may need: a place for the base, and for what the
+// gateway's way needs.
+func standbyPod(c KubernetesConfig, spec LaunchSpec) (corev1.PodSpec, string, error) {
+	filter, err := systemCallFilter()
+	if err != nil {
+		return corev1.PodSpec{}, "", &Error{Kind: ErrIsolation, Op: "seccomp", Err: err, Remedy: remedyOf("seccomp")}
+	}
+	spec.ID, spec.Workspace.BaseOID, spec.Egress.Port = "", "any", 1
+	c.setDefaults()
+	p := &kubePlan{config: c, spec: spec, limits: resolveLimits(spec.Limits), filter: filter}
+	p.rlimits = p.kubeRlimits()
+	wait, err := json.Marshal(frame.Wait{Jail: frame.Jail{NoNewPrivs: true, Filter: filter, Rlimits: p.rlimits}, AloneMS: c.Alone.Milliseconds(), Standby: true})
+	if err != nil {
+		return corev1.PodSpec{}, "", err
+	}
+	pod := p.pod(string(wait))
+	shape, err := shapeOf(pod)
+	return pod, shape, err
+}
+
+// fromPool gives the kick a pod that stands by, which is b.object then. Where it does
+// not, the kick is to have a Job, and why is in b.cold.
+func (b *kubeBox) fromPool(ctx context.Context, start string) error {
+	l := b.launcher
+	pod, shape, err := standbyPod(l.config, b.spec)
+	if err != nil {
+		return err
+	}
+	b.cold = ""
+	now := time.Now()
+	old, err := kube.Get[batchv1.Job](ctx, b.client, kube.Jobs, l.config.Namespace, b.plan.job.Name)
+	if err == nil {
+		err = b.removeOld(ctx, objectOf(kube.Jobs, &old.ObjectMeta))
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return b.failed(ctx, "look at the Job "+b.plan.job.Name, err)
+	}
+	labels := maps.Clone(b.plan.job.Spec.Template.Labels)
+	pool := &kubePool[corev1.Pod]{
+		client: b.client, resource: kube.Pods, namespace: l.config.Namespace, name: l.config.Pool, shape: shape,
+		meta: func(p *corev1.Pod) *metav1.ObjectMeta { return &p.ObjectMeta }, ready: podStandsBy,
+	}
+	claimed, err := pool.claim(ctx, kubeClaim[corev1.Pod]{
+		id: b.spec.ID, start: start, labels: labels, annotations: b.plan.job.Annotations,
+		// From here on the node ends it, whatever has become of kick.
+		spec: func(p *corev1.Pod) map[string]any {
+			age := max(now.Sub(p.Status.StartTime.Time), 0)
+			return map[string]any{"activeDeadlineSeconds": int64(math.Ceil((age + b.plan.lifetime()).Seconds()))}
+		},
+		remove: func(p *corev1.Pod) error { return b.removeOld(ctx, objectOf(kube.Pods, &p.ObjectMeta)) },
+	}, l.config.PoolWait)
+	switch {
+	case errors.Is(err, errNoStandby), errors.Is(err, errNoShape):
+		b.cold = fmt.Sprintf("a Job, since of pool %s %v", l.config.Pool, err)
+		return nil
+	case err != nil:
+		return b.failed(ctx, "claim a pod of pool "+l.config.Pool, err)
+	}
+	b.object = objectOf(kube.Pods, &claimed.ObjectMeta)
+	b.plan.job.Spec.Template.Spec = pod
+	b.eye.update(func(e *kubeEye) { e.uid, e.seen = b.object.uid, kubeSeen{pod: claimed, noJob: true} })
+	return nil
+}
+
+// podStandsBy tells a pod whose shim waits, and has from the pod's start: one that
+// was started again may have had a kick.
+func podStandsBy(p *corev1.Pod) bool {
+	if p.Status.Phase != corev1.PodRunning || p.Status.StartTime == nil || p.DeletionTimestamp != nil {
+		return false
+	}
+	for _, c := range p.Status.ContainerStatuses {
+		if c.State.Running == nil || c.RestartCount > 0 {
+			return false
+		}
+	}
+	return len(p.Status.ContainerStatuses) > 0
+}
+
+// claimedPod finds the pod that a dead kick of this id has claimed; nil if none.
+func claimedPod(ctx context.Context, c *kube.Client, namespace, id string) (*corev1.Pod, error) {
+	list, err := claimedPods(ctx, c, namespace, "="+id)
+	if err != nil || len(list) == 0 {
+		return nil, err
+	}
+	return &list[0], nil
+}
+
+// claimedPods are the pods that were claimed by kicks. which ends a selector of
+// their ids; empty: all.
+func claimedPods(ctx context.Context, c *kube.Client, namespace, which string) ([]corev1.Pod, error) {
+	list, _, err := kube.List[corev1.Pod](ctx, c, kube.Selection{Resource: kube.Pods, Namespace: namespace, Labels: labelPool + ",!" + labelStandby + "," + labelID + which})
+	return list, err
+}
+
+// reapClaimed is what Reap does with claimed pods, which have no Job.
+func (l *Kubernetes) reapClaimed(ctx context.Context, here string, removed map[string]bool) error {
+	pods, err := claimedPods(ctx, l.client, l.config.Namespace, "")
+	if err != nil {
+		return kubeError("list the pods that kicks have claimed", err)
+	}
+	var errs []error
+	for _, p := range pods {
+		ended := podNews(&p, "").phase == kubeEnded
+		ok, err := l.reapOne(ctx, objectOf(kube.Pods, &p.ObjectMeta), here, ended)
+		if errs = append(errs, err); ok {
+			removed[p.Labels[labelID]] = true
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// kubeObject is what a kick has in the cluster, and its end is the kick's: a Job, or
+// a pod that it has claimed.
+type kubeObject struct {
+	resource           kube.Resource
+	name, uid          string
+	id, owner, expires string // of the kick
+	start              string // which attempt has made it
+}
+
+func objectOf(r kube.Resource, m *metav1.ObjectMeta) kubeObject {
+	return kubeObject{r, m.Name, string(m.UID), m.Labels[labelID], m.Labels[labelOwner], m.Annotations[jobDeadline], m.Annotations[jobStart]}
+}
+
+// String is for messages.
+func (o kubeObject) String() string {
+	return map[kube.Resource]string{kube.Jobs: "Job ", kube.Pods: "pod "}[o.resource] + o.name
+}
+
+func (o kubeObject) expired() bool {
+	deadline, err := time.Parse(time.RFC3339, o.expires)
+	return err == nil && time.Now().After(deadline)
+}
