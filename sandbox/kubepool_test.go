@@ -221,25 +221,23 @@ func TestKubePoolContract(t *testing.T) {
 	sandboxtest.TestLauncher(t, h)
 }
 
-// What a process leaves that dies while it has a claimed pod, another one of the
-// same state takes the work out of, and removes.
-func TestKubePoolOrphan(t *testing.T) {
-	const id = "pool-orphan"
-	if os.Getenv("KICK_TEST_POOL_ORPHAN") != "" {
+// poolOrphan has another process die while it has a claimed pod, and returns the
+// directory of its workspace. That process is this test again.
+func poolOrphan(t *testing.T, id string) (dir string) {
+	t.Helper()
+	if dir := os.Getenv("KICK_TEST_POOL_ORPHAN"); dir != "" {
 		l, err := newPool()
 		if err != nil {
 			t.Fatal(err)
 		}
 		spec := poolKick(t, id, os.Stdout)
-		spec.Workspace.Dir = os.Getenv("KICK_TEST_POOL_ORPHAN")
-		spec.Workspace.Sink = &artifactSink{}
+		spec.Workspace.Dir, spec.Workspace.Sink = dir, &artifactSink{}
 		spec.Command = []string{"sh", "-c", "echo made here >made; echo it runs; sleep 600"}
 		_, err = l.Run(context.Background(), spec)
 		t.Fatal("it was to be killed", err)
 	}
-	n := poolNamespace(t, 1)
-	dir := t.TempDir()
-	cmd := exec.Command(os.Args[0], "-test.run=^TestKubePoolOrphan$")
+	dir = t.TempDir()
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
 	cmd.Env = append(os.Environ(), "KICK_TEST_POOL_ORPHAN="+dir)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -253,8 +251,27 @@ func TestKubePoolOrphan(t *testing.T) {
 	}
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait() // it was killed
+	return dir
+}
+
+// poolOf makes a namespace with a pool, or uses that of the process that this one is
+// to die for.
+func poolOf(t *testing.T, pods int) *kubetest.Namespace {
+	t.Helper()
+	if os.Getenv("KICK_TEST_POOL_ORPHAN") != "" {
+		return nil
+	}
+	return poolNamespace(t, pods)
+}
+
+// What a process leaves that dies while it has a claimed pod, another one of the
+// same state takes the work out of, and removes.
+func TestKubePoolOrphan(t *testing.T) {
+	const id = "pool-orphan"
+	n := poolOf(t, 1)
+	dir := poolOrphan(t, id)
 	deadline := n.Kubectl(t, "get", "pods", "--namespace", n.Name, "--selector", "kick.id="+id, "--output", "jsonpath={.items[*].spec.activeDeadlineSeconds}{.items[*].metadata.ownerReferences}")
-	if deadline == "" || strings.Contains(deadline, "Deployment") || strings.Contains(deadline, "ReplicaSet") {
+	if deadline == "" || strings.Contains(deadline, "ReplicaSet") {
 		t.Errorf("the claimed pod's deadline and owners: %q", deadline)
 	}
 	l, err := newPool()
@@ -271,6 +288,54 @@ func TestKubePoolOrphan(t *testing.T) {
 	}
 	if left := n.Kubectl(t, "get", "pods", "--namespace", n.Name, "--selector", "kick.id", "--output", "name"); left != "" {
 		t.Errorf("left: %s", left)
+	}
+}
+
+// A claimed pod whose kick is dead is the reaper's when its time is over, and not
+// before, since it has work; a standby is not.
+func TestKubePoolReap(t *testing.T) {
+	const id = "pool-reap"
+	n := poolOf(t, 1)
+	poolOrphan(t, id)
+	awaitStandbys(t, n, 1)
+	l, err := newPool()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if removed, err := l.Reap(context.Background()); err != nil || len(removed) > 0 {
+		t.Errorf("%v, %v before its time", removed, err)
+	}
+	n.Kubectl(t, "annotate", "pods", "--namespace", n.Name, "--selector", "kick.id="+id, "--overwrite", "kick.deadline=2020-01-01T00:00:00Z")
+	removed, err := l.Reap(context.Background())
+	if err != nil || !slices.Equal(removed, []string{id}) {
+		t.Errorf("%v, %v", removed, err)
+	}
+	left := n.Kubectl(t, "get", "pods", "--namespace", n.Name, "--selector", "kick.pool", "--output", "jsonpath={.items[*].metadata.labels.kick\\.standby}")
+	if strings.TrimSpace(left) != "true" {
+		t.Errorf("left, by their label: %q", left)
+	}
+}
+
+// Without any one of the verbs that a pool takes a kick fails and names it.
+func TestKubePoolVerbs(t *testing.T) {
+	for i, r := range sandbox.KubernetesPoolRules {
+		for j, verb := range r.Verbs {
+			t.Run(verb+" "+r.Resource, func(t *testing.T) {
+				n := poolNamespace(t, 1)
+				n.Kubectl(t, "patch", "role", "kick", "--namespace", n.Name, "--type", "json",
+					"--patch", fmt.Sprintf(`[{"op": "remove", "path": "/rules/%d/verbs/%d"}]`, len(sandbox.KubernetesRules)+i, j))
+				l, err := newPool()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer l.Close()
+				_, err = l.Run(context.Background(), poolKick(t, "verbs-"+verb, io.Discard))
+				if err == nil || !strings.Contains(err.Error(), verb) || !strings.Contains(err.Error(), r.Resource) {
+					t.Errorf("%v", err)
+				}
+			})
+		}
 	}
 }
 

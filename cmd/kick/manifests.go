@@ -23,6 +23,7 @@ func newManifests() *cobra.Command {
 type kubernetesOptions struct {
 	manifests.Kubernetes
 	addresses, tiers []string
+	config, agent    string
 }
 
 func newManifestsKubernetes() *cobra.Command {
@@ -43,7 +44,7 @@ app.kubernetes.io/name=kick-gateway in the gateway's namespace.`,
 		Example: `  kick manifests kubernetes | kubectl apply -f -
   kick manifests kubernetes --sandbox-namespace agents --gateway-address 10.1.2.3/32
   kick manifests kubernetes --image registry.example/agent@sha256:... --tier normal=16,32,64Gi --tier none=0
-  kick manifests kubernetes --image registry.example/agent@sha256:... --pool 5`,
+  kick manifests kubernetes --agent scanner --pool 5`,
 		Args: args(none),
 		RunE: func(_ *cobra.Command, _ []string) error { return manifestsKubernetesRun(o) },
 	}
@@ -55,10 +56,9 @@ app.kubernetes.io/name=kick-gateway in the gateway's namespace.`,
 	f.StringVar(&o.Account, "account", o.Account, "`name` of kick's service account")
 	f.StringArrayVar(&o.tiers, "tier", nil, "quota of a priority, as NAME=PODS[,CPU[,MEMORY]] with NAME high, normal, low, or none for sandboxes without a class; may be repeated (default 4, 16, 16 and 16 pods)")
 	f.StringVar(&o.Image, "image", "", "`image` that every node is to hold")
-	f.IntVar(&o.Pool, "pool", 0, "`number` of pods with the image that stand by for kicks, from which kick's account may claim")
-	f.StringVar(&o.Standby.Pool, "pool-name", o.Standby.Pool, "`name` of the pool, as in kubernetes.pool of kick.yaml")
-	f.StringVar(&o.Standby.ShimImage, "shim-image", "", "`image` of the shim, as in kubernetes.shim_image of kick.yaml, for the pool")
-	f.StringVar(&o.Standby.PriorityClass, "pool-priority", "", "priority `class` of the pool, as in kubernetes.priority_class of kick.yaml")
+	f.IntVar(&o.Pool, "pool", 0, "`number` of pods that stand by for kicks, from which kick's account may claim; needs --agent")
+	f.StringVar(&o.agent, "agent", "", "agent's `name` in kick.yaml, for whose kicks the pool is: its image, limits and kubernetes block")
+	f.StringVar(&o.config, "config", "", "kick.yaml `file` (default: found from here upward)")
 	f.StringSliceVar(&o.PullSecrets, "pull-secret", nil, "`name` of a secret for pulling it, in the sandboxes' namespace; may be repeated")
 	return c
 }
@@ -81,10 +81,40 @@ func manifestsKubernetesRun(o *kubernetesOptions) error {
 		}
 		o.Tiers = append(o.Tiers, t)
 	}
+	if err := o.forAgent(); err != nil {
+		return err
+	}
 	out, err := o.YAML()
 	if err != nil {
 		return usageError{err}
 	}
 	_, err = os.Stdout.Write(out)
 	return err
+}
+
+// forAgent takes from kick.yaml what an agent's pods are made as.
+func (o *kubernetesOptions) forAgent() error {
+	switch {
+	case o.agent == "" && o.Pool != 0:
+		return usagef("--pool: for which agent? pass --agent NAME, with one of kick.yaml")
+	case o.agent == "":
+		return nil
+	case o.Image != "":
+		return usagef("--image and --agent: the agent has an image, leave --image out")
+	}
+	c, err := loadConfig(o.config)
+	if err != nil {
+		return err
+	}
+	r, err := c.Agent(o.agent)
+	if err != nil {
+		return usageError{err}
+	}
+	if o.Pool != 0 && r.Kubernetes.Value.Pool == "" {
+		return usagef("--pool: agent %s takes its pods from none: set kubernetes.pool to its name in kick.yaml", o.agent)
+	}
+	o.Image, o.Limits = r.Image.Value, r.Limits()
+	o.Standby.KubernetesChoice = r.Kubernetes.Value
+	o.PullSecrets = append(o.PullSecrets, r.Kubernetes.Value.PullSecrets...)
+	return nil
 }

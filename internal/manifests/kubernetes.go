@@ -150,7 +150,7 @@ func (k Kubernetes) check() error {
 	case k.Pool < 0:
 		return fmt.Errorf("a pool of %d pods: write 0 or more", k.Pool)
 	case k.Pool > 0 && k.Image == "":
-		return fmt.Errorf("a pool of %d pods has no image: write --image NAME@DIGEST", k.Pool)
+		return fmt.Errorf("a pool of %d pods has no image", k.Pool)
 	case k.Pool > 0 && !label.MatchString(k.Standby.Pool):
 		return fmt.Errorf("pool %q: write 1 to 63 lower-case letters, digits and dashes", k.Standby.Pool)
 	}
@@ -202,7 +202,7 @@ func (k Kubernetes) pool() (string, error) {
 		return "", nil
 	}
 	c := k.Standby
-	c.Namespace, c.PullSecrets = k.Sandboxes, k.PullSecrets
+	c.Namespace = k.Sandboxes
 	d, err := sandbox.NewStandbyDeployment(c, k.Image, k.Limits, k.Pool)
 	if err != nil {
 		return "", err

@@ -60,6 +60,7 @@ func TestKubernetesGolden(t *testing.T) {
 func withPool() Kubernetes {
 	k := outside()
 	k.Pool = 3
+	k.Standby.PullSecrets = k.PullSecrets
 	k.Standby.Pool, k.Standby.ShimImage = "codex", "registry.example/kick/shim@sha256:"+strings.Repeat("cd", 32)
 	return k
 }
