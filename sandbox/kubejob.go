@@ -157,8 +157,16 @@ func (l *Kubernetes) Calls() (n int64) {
 // Run implements Launcher. Without a Command it takes the work out of the pod that
 // a dead process has left under this ID.
 func (l *Kubernetes) Run(ctx context.Context, spec LaunchSpec) (Result, error) {
-	return runKick(ctx, l, spec)
+	res, err := runKick(ctx, l, spec)
+	if len(spec.Command) == 0 && errors.Is(err, errPodGone) {
+		// That is no failure which another attempt could mend.
+		res.Reason, err = ReasonLost, nil
+	}
+	return res, err
 }
+
+// errPodGone is an orphan that is not there any more.
+var errPodGone = errors.New("its pod is gone, and nothing else had the work")
 
 func (l *Kubernetes) isolation() Isolation { return Isolation{Runtime: "kubernetes"} }
 
@@ -200,6 +208,9 @@ func (l *Kubernetes) open() (*Kubernetes, error) {
 		var err error
 		if c, err = l.find(); err != nil {
 			return nil, err
+		}
+		if err := l.remember(); err != nil {
+			return nil, &Error{Kind: ErrRuntime, Op: "note the cluster for the reaper", Err: err, Remedy: "kick needs a directory of its own that it can write, see --state-dir"}
 		}
 		if all.open == nil {
 			all.open = map[string]*kubeCluster{}

@@ -257,7 +257,7 @@ func (b *kubeBox) find(ctx context.Context) error {
 	case err != nil:
 		return b.failed(ctx, "look for a pod that "+b.spec.ID+" has claimed", err)
 	case p == nil:
-		return &Error{Kind: ErrRuntime, Op: "collect the work of " + name, Err: errors.New("its pod is gone, and nothing else had the work"), Remedy: "What had come back before is kept"}
+		return &Error{Kind: ErrRuntime, Op: "collect the work of " + name, Err: errPodGone, Remedy: "What had come back before is kept"}
 	}
 	b.object = objectOf(kube.Pods, &p.ObjectMeta)
 	return nil

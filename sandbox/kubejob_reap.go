@@ -2,6 +2,8 @@ package sandbox
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -62,14 +64,47 @@ func (l *Kubernetes) Rights(ctx context.Context) error {
 	return nil
 }
 
-// Reap implements Reaper. A pod whose kick is dead ends by itself after a while
-// (KubernetesConfig.Alone), and until then has work that can still be taken: so a
-// Job is removed when its pod has ended, or when it is past its deadline, and only
-// if its kick does not live.
+// Reap implements Reaper, in all namespaces that this state has used. A pod whose
+// kick is dead ends by itself after a while (KubernetesConfig.Alone), and until then
+// has work that can still be taken: so a Job is removed when its pod has ended, or
+// when it is past its deadline, and only if its kick does not live.
 func (l *Kubernetes) Reap(ctx context.Context) ([]string, error) {
-	if _, err := os.Lstat(filepath.Join(l.config.Dir, lineKeyFile)); err != nil {
-		return nil, nil //nolint:nilerr // no kick of this state has run in a cluster
+	used, err := filepath.Glob(filepath.Join(l.config.Dir, "clusters", "*.json"))
+	if err != nil {
+		return nil, err
 	}
+	var removed []string
+	var errs []error
+	for _, file := range used {
+		var where KubernetesChoice
+		b, err := os.ReadFile(file)
+		if err == nil {
+			err = json.Unmarshal(b, &where)
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		names, err := l.With(where).reap(ctx)
+		removed, errs = append(removed, names...), append(errs, err)
+	}
+	return removed, errors.Join(errs...)
+}
+
+// remember notes for a later reaper which namespace this is.
+func (l *Kubernetes) remember() error {
+	b, err := json.Marshal(KubernetesChoice{Kubeconfig: l.config.Kubeconfig, Context: l.config.Context, Namespace: l.config.Namespace})
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(l.config.Dir, "clusters")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	return installFile(filepath.Join(dir, fmt.Sprintf("%x.json", sha256.Sum256(b))), b, 0o600)
+}
+
+func (l *Kubernetes) reap(ctx context.Context) ([]string, error) {
 	l, err := l.open()
 	if err != nil {
 		return nil, err

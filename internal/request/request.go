@@ -351,6 +351,14 @@ func openShell(req *manager.Request, o Options) error {
 // kubernetes takes over the flags that say where pods run.
 func kubernetes(req *manager.Request, o Options) error {
 	k := &req.Kubernetes
+	if own := &o.Kubernetes.Kubeconfig; *own != "" {
+		// A later kick, from another directory, looks for what this one left.
+		abs, err := filepath.Abs(*own)
+		if err != nil {
+			return fmt.Errorf("--kubeconfig %s: %w", *own, err)
+		}
+		*own = abs
+	}
 	for _, f := range []struct {
 		flag string
 		dst  *string

@@ -1,0 +1,125 @@
+package acceptance
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/kickhq/kick/internal/kubetest"
+	"github.com/kickhq/kick/manager"
+)
+
+// TestKubeLikeEmbedded runs the same kicks in the embedded sandbox and as Jobs on a
+// real node, where their one way out is the gateway of this host, and compares what
+// came of them.
+func TestKubeLikeEmbedded(t *testing.T) {
+	c := kubetest.Open(t)
+	n := c.Namespace(t)
+	dir := t.TempDir()
+	run(t, "", kick, "image", "shim", "--out", filepath.Join(dir, "shim.tar"))
+	kube := []string{
+		"--runtime", "kubernetes", "--image", n.Image, "--shim-image", c.Load(t, filepath.Join(dir, "shim.tar")),
+		"--kubeconfig", n.Kubeconfig, "--namespace", n.Name, "--gateway", fmt.Sprint(n.Host, ":", n.Port),
+	}
+	seed := seedBare(t)
+	kicked := func(t *testing.T, runtime string, args ...string) map[string]any {
+		t.Helper()
+		bare := filepath.Join(t.TempDir(), runtime+".git")
+		run(t, "", "cp", "-rp", seed, bare)
+		cmd := exec.Command(kick, append([]string{"run", "--state-dir", filepath.Join(dir, "state"), "-o", "json", "--repo", bare, "--publish", "branch"}, args...)...)
+		cmd.Dir = dir
+		cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + dir}
+		var stdout, stderr bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		_ = cmd.Run() // the object has the exit code
+		var o map[string]any
+		if err := json.Unmarshal(stdout.Bytes(), &o); err != nil {
+			t.Fatalf("%v\n%s%s", err, stdout.String(), stderr.String())
+		}
+		if got := float64(cmd.ProcessState.ExitCode()); got != o["exitCode"] {
+			t.Errorf("exit code %v, the object says %v", got, o["exitCode"])
+		}
+		return o
+	}
+	for _, c := range podmanCases {
+		t.Run(c.name, func(t *testing.T) {
+			command := []string{"--", "sh", "-c", c.script}
+			if c.script == "" {
+				command = []string{"--", "no-such-command"}
+			}
+			e := kicked(t, "embedded", slices.Concat(c.flags, command)...)
+			k := kicked(t, "kubernetes", slices.Concat(c.flags, kube, command)...)
+			if k["outcome"] != string(c.want) {
+				t.Errorf("kubernetes: %v, want %s: %v", k["outcome"], c.want, k["error"])
+			}
+			for _, field := range []string{"outcome", "exitCode", "agent", "base", "baseCommit", "commits", "files", "reason", "agentExit", "unpublished", "missing", "egress"} {
+				if !reflect.DeepEqual(e[field], k[field]) {
+					t.Errorf("%s: embedded %v, kubernetes %v", field, e[field], k[field])
+				}
+			}
+			delete(k, "image")
+			if names, want := slices.Sorted(maps.Keys(k)), slices.Sorted(maps.Keys(e)); !slices.Equal(names, want) {
+				t.Errorf("the object of kubernetes has %q, embedded's %q", names, want)
+			}
+		})
+	}
+	if left := n.Kubectl(t, "get", "jobs,pods", "--namespace", n.Name, "--output", "name"); strings.TrimSpace(left) != "" {
+		t.Errorf("left behind: %s", left)
+	}
+}
+
+// TestKubeKilled kills kick with SIGKILL while its pod runs. `kick gc` comes to the
+// shim that waits in the pod, takes the work, and leaves nothing.
+func TestKubeKilled(t *testing.T) {
+	n := kubetest.Open(t).Namespace(t)
+	dir := t.TempDir()
+	run(t, "", kick, "image", "shim", "--out", filepath.Join(dir, "shim.tar"))
+	shim := n.Load(t, filepath.Join(dir, "shim.tar"))
+	bare := seedBare(t)
+	crashing := buildCrashing(t)
+	for event, work := range map[string]bool{"sandbox": false, "agent-exited": true} {
+		t.Run(event, func(t *testing.T) {
+			state := filepath.Join(t.TempDir(), "kick")
+			cmd := exec.Command(crashing, "run", "--state-dir", state, "--repo", bare, "--publish", "branch", "--network", "none",
+				"--runtime", "kubernetes", "--image", n.Image, "--shim-image", shim, "--kubeconfig", n.Kubeconfig, "--namespace", n.Name,
+				"--", "sh", "-c", "echo precious >work; git add work; git commit -qm precious; echo dirt >dirt")
+			cmd.Dir = dir
+			cmd.Env = append(os.Environ(), "KICK_TEST_CRASH_AT="+event)
+			out, _ := cmd.CombinedOutput()
+			if ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || ws.Signal() != syscall.SIGKILL {
+				t.Fatalf("kick was not killed at %s: %v\n%s", event, cmd.ProcessState, out)
+			}
+			gc := exec.Command(kick, "gc", "--state-dir", state)
+			gc.Env = append(os.Environ(), "KUBECONFIG="+n.Kubeconfig)
+			said, err := gc.CombinedOutput()
+			o := onlyOutcome(t, state)
+			if o.Outcome != manager.Interrupted {
+				t.Errorf("outcome %s of a kick that was killed\n%s", o.Outcome, said)
+			}
+			if left := n.Kubectl(t, "get", "jobs,pods", "--namespace", n.Name, "--output", "name"); strings.TrimSpace(left) != "" {
+				t.Errorf("left behind: %s\n%s", left, said)
+			}
+			if !work {
+				return
+			}
+			if err != nil || o.KeptAt == "" || len(o.Missing) > 0 {
+				t.Fatalf("the work is lost: %+v, %v\n%s", o, err, said)
+			}
+			clone := filepath.Join(t.TempDir(), "c")
+			run(t, "", "git", "clone", "-q", bare, clone)
+			run(t, clone, "git", "fetch", "-q", filepath.Join(o.KeptAt, "final.bundle"), "HEAD:kept")
+			if got := run(t, clone, "git", "show", "kept:work"); got != "precious\n" {
+				t.Errorf("the kept work is %q", got)
+			}
+		})
+	}
+}
