@@ -346,7 +346,7 @@ func (b *kubeBox) admit() error {
 		return nil
 	}
 	seen, _, _ := b.eye.look()
-	ip, err := netip.ParseAddr(seen.pod.Status.PodIP)
+	ip, err := podAddress(seen.pod.Status, t.Address)
 	if err == nil {
 		err = t.Admit(ip)
 	}
@@ -354,6 +354,21 @@ func (b *kubeBox) admit() error {
 		return &Error{Kind: ErrRuntime, Op: "tell the gateway the pod's address", Err: err}
 	}
 	return nil
+}
+
+// podAddress returns the address from which a pod comes to the gateway: of those of
+// a pod with two families, the one that is of the gateway's.
+func podAddress(s corev1.PodStatus, gateway string) (netip.Addr, error) {
+	to, err := netip.ParseAddrPort(gateway)
+	if err != nil || len(s.PodIPs) == 0 {
+		return netip.ParseAddr(s.PodIP)
+	}
+	for _, p := range s.PodIPs {
+		if ip, err := netip.ParseAddr(p.IP); err == nil && ip.Unmap().Is4() == to.Addr().Unmap().Is4() {
+			return ip, nil
+		}
+	}
+	return netip.Addr{}, fmt.Errorf("the pod has %v, and none is of the kind of the gateway's address %s: name an address of the gateway that is", s.PodIPs, to.Addr())
 }
 
 // kill ends the pod at once: it is deleted, or its Job.

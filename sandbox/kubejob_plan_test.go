@@ -6,13 +6,19 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kickhq/kick/internal/frame"
 )
 
 var updateGolden = flag.Bool("update-kube", false, "write the golden Jobs anew")
+
+// What the gateway tells the shim of the way in.
+var kubeSecret, kubePin = strings.Repeat("5e", 32), strings.Repeat("f1", 32)
 
 // kubeCases are specifications whose Jobs are held against testdata/kube.
 var kubeCases = map[string]struct {
@@ -33,8 +39,9 @@ var kubeCases = map[string]struct {
 		LaunchSpec{
 			Command: []string{"agent", "--secret-looking", "argument"}, Env: map[string]string{"HIDDEN_NAME": "hidden-content"}, Labels: map[string]string{"kick.dev/id": "k1"},
 			Workspace: Workspace{MountPath: "/src", BaseOID: "1111111111111111111111111111111111111111"},
-			Network:   NetworkRestricted, Egress: Egress{Port: 3128},
-			Limits: Limits{CPUs: 2, Memory: 4 << 30, Processes: 100, Disk: 1 << 30, Wall: 10 * time.Minute},
+			Network:   NetworkRestricted,
+			Egress:    Egress{Port: 3128, TCP: &EgressTCP{Address: "192.0.2.9:8377", Secret: kubeSecret, Pin: kubePin, Trust: "hidden-authority"}},
+			Limits:    Limits{CPUs: 2, Memory: 4 << 30, Processes: 100, Disk: 1 << 30, Wall: 10 * time.Minute},
 		},
 	},
 	"no-limits-no-user-namespace": {
@@ -55,6 +62,40 @@ func kubeCase(t *testing.T, name string) *kubePlan {
 		t.Fatal(err)
 	}
 	return p
+}
+
+// What no object of the cluster may have, the shim is told.
+func TestKubeShimConfig(t *testing.T) {
+	t.Parallel()
+	c := kubeCase(t, "everything").shimConfig()
+	if c.EgressAddress != "192.0.2.9:8377" || c.EgressSecret != kubeSecret || c.EgressPin != kubePin || c.Files[EgressTrustPath] != "hidden-authority" {
+		t.Errorf("the shim is told %+v", c)
+	}
+}
+
+// A pod of two families comes to the gateway from the address that is of the
+// gateway's own.
+func TestPodAddress(t *testing.T) {
+	t.Parallel()
+	both := corev1.PodStatus{PodIP: "10.244.0.7", PodIPs: []corev1.PodIP{{IP: "10.244.0.7"}, {IP: "fd00:10:244::7"}}}
+	for name, c := range map[string]struct {
+		status        corev1.PodStatus
+		gateway, want string
+	}{
+		"one address":            {corev1.PodStatus{PodIP: "10.244.0.7"}, "10.0.0.1:8377", "10.244.0.7"},
+		"two, gateway IPv4":      {both, "10.0.0.1:8377", "10.244.0.7"},
+		"two, gateway IPv6":      {both, "[fd00::1]:8377", "fd00:10:244::7"},
+		"two, gateway mapped":    {both, "[::ffff:10.0.0.1]:8377", "10.244.0.7"},
+		"two, gateway by a name": {both, "gateway.example:8377", "10.244.0.7"},
+		"one of another family":  {corev1.PodStatus{PodIP: "10.244.0.7", PodIPs: []corev1.PodIP{{IP: "10.244.0.7"}}}, "[fd00::1]:8377", ""},
+		"none":                   {corev1.PodStatus{}, "10.0.0.1:8377", ""},
+		"no address":             {corev1.PodStatus{PodIP: "node"}, "10.0.0.1:8377", ""},
+	} {
+		got, err := podAddress(c.status, c.gateway)
+		if (err == nil) != (c.want != "") || err == nil && got.String() != c.want {
+			t.Errorf("%s: %v, %v, want %q", name, got, err, c.want)
+		}
+	}
 }
 
 // The translation is pure: the same specification is the same Job, which is in
@@ -93,7 +134,7 @@ func TestKubePlan(t *testing.T) {
 				t.Errorf("%v: the Job is not that of %s (-update-kube writes it):\n%s", err, file, got)
 			}
 			// What the command is, and what it is given, is for the shim alone.
-			for _, private := range []string{"secret-looking", "HIDDEN_NAME", "hidden-content"} {
+			for _, private := range []string{"secret-looking", "HIDDEN_NAME", "hidden-content", kubeSecret, kubePin, "192.0.2.9", "hidden-authority"} {
 				if bytes.Contains(got, []byte(private)) {
 					t.Errorf("the Job names %q", private)
 				}
