@@ -270,6 +270,7 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 		Labels: map[string]string{"kick.dev/id": r.k.ID, "kick.dev/agent": r.req.Agent},
 	}
 	var gateway *egress.Gateway
+	started := false
 	switch {
 	case r.req.Runtime == openShellRuntime:
 		done, err := r.openShell(&spec)
@@ -293,6 +294,12 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 			}
 			defer func() { r.note("close the gateway's way in", close()) }()
 			cfg.TCP = way
+			before, _ := way.Refused()
+			defer func() {
+				if note := strangersNote(way, before); note != "" && !started {
+					r.out.Notes = append(r.out.Notes, note)
+				}
+			}()
 		}
 		if gateway, err = egress.Listen(ctx, r.k.Path("egress"), cfg); err != nil {
 			return sandbox.Result{}, &sandbox.Error{Kind: sandbox.ErrRuntime, Op: "open the egress gateway", Err: err}
@@ -318,7 +325,6 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 			maps.Copy(spec.Env, egress.TrustEnvironment(sandbox.EgressTrustPath))
 		}
 	}
-	started := false
 	spec.OnEvent = func(e sandbox.Event) {
 		switch e.Kind {
 		case sandbox.EventProved:
