@@ -30,6 +30,9 @@ func kubernetes(ctx context.Context, o Options) []Check {
 	if err := l.Rights(ctx); err != nil {
 		return []Check{notProved("kubernetes rights", err)}
 	}
+	if o.Kubernetes.Gateway != "" {
+		checks = append(checks, gatewayPort(o.Kubernetes.Gateway))
+	}
 	if o.Image == "" {
 		return append(checks, Check{Name: name, Isolation: true, Found: "no image, so no pod was looked into", Remedy: "Pass --image."})
 	}
@@ -38,4 +41,16 @@ func kubernetes(ctx context.Context, o Options) []Check {
 		checks = append(checks, notProved(name, err))
 	}
 	return checks
+}
+
+// gatewayPort looks whether the egress gateway can listen for what pods reach at an
+// address.
+func gatewayPort(address string) Check {
+	at, err := manager.TryWayIn(address)
+	if err != nil {
+		c := notProved("egress gateway", err)
+		c.Isolation = false // nothing runs without it
+		return c
+	}
+	return Check{Name: "egress gateway", OK: true, Found: "it can listen at " + at + "; whether pods reach " + address + ", the first kick finds out before its agent starts"}
 }
