@@ -9,8 +9,10 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kickhq/kick/internal/forwarder"
 	"github.com/kickhq/kick/policy"
@@ -207,5 +209,101 @@ func TestAttackManyConnections(t *testing.T) {
 	}
 	if n := len(k.a.records(t)); n > defaultTCPLimits.entering+defaultTCPLimits.failures {
 		t.Errorf("%d lines of audit", n)
+	}
+}
+
+// TestAttackFullGateway holds all connections that one kick's gateway serves, and
+// all that may wait for it, with the right secret: another kick at the same address
+// is served.
+func TestAttackFullGateway(t *testing.T) {
+	t.Parallel()
+	lim := defaultTCPLimits
+	lim.entering = 4
+	in := openTCP(t, lim)
+	few := defaultLimits
+	few.connections, few.headerTime = 1, time.Minute
+	g, _ := openConfig(t, few, Config{Kick: "k0000000000001", Agent: "fixer", TCP: in})
+	addr := netip.MustParseAddr("127.0.0.11")
+	if err := g.Admit(addr); err != nil {
+		t.Fatal(err)
+	}
+	other := kickAt(t, in, addr.String())
+	welcome := func() (net.Conn, error) {
+		c := withTLS(knock(t, in, addr.String()))
+		_, _ = io.WriteString(c, greet(g.Secret()))
+		_, err := io.ReadFull(c, make([]byte, len(forwarder.Welcome)))
+		return c, err
+	}
+	for i := range few.connections + lim.entering {
+		if _, err := welcome(); err != nil {
+			t.Fatalf("connection %d: %v", i+1, err)
+		}
+		for i == 0 && len(g.entrance.waiting) > 0 { // until it is served
+			runtime.Gosched()
+		}
+	}
+	if _, err := welcome(); err == nil {
+		t.Error("there is no end to those that wait")
+	}
+	if got := say(t, in, addr.String(), greet(other.g.Secret())); !strings.Contains(got, "default-deny") {
+		t.Errorf("another kick at the address: %q", got)
+	}
+}
+
+// TestAttackLeftOver has a connection of a sandbox that ended be looked at when the
+// address is already another's: it is none of its failures.
+func TestAttackLeftOver(t *testing.T) {
+	t.Parallel()
+	in := openTCP(t, defaultTCPLimits)
+	addr := netip.MustParseAddr("127.0.0.11")
+	ended := kickAt(t, in, addr.String())
+	c, _ := net.Pipe()
+	s := in.begin(addr, c)
+	if s == nil {
+		t.Fatal("a connection may not enter")
+	}
+	if err := ended.g.Close(); err != nil {
+		t.Fatal(err)
+	}
+	next := kickAt(t, in, addr.String())
+	for _, secret := range []string{ended.g.Secret(), next.g.Secret(), ""} {
+		if in.match(s, secret, nil) != nil {
+			t.Error("a connection of an ended sandbox enters")
+		}
+	}
+	in.end(s, c)
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if r, now := next.a.records(t), in.sources[addr]; len(r) != 0 || !now.spent.IsZero() {
+		t.Errorf("the next sandbox pays for it: %+v, until %v", r, now.spent)
+	}
+}
+
+// TestAttackFault has what is sent before the secret find a fault of kick's own, or
+// of TLS: the connection ends, and nothing else.
+func TestAttackFault(t *testing.T) {
+	t.Parallel()
+	in := openTCP(t, defaultTCPLimits)
+	k := kickAt(t, in, "127.0.0.11")
+	good := in.config
+	faulty := good.Clone()
+	faulty.GetConfigForClient = func(h *tls.ClientHelloInfo) (*tls.Config, error) {
+		if h.ServerName == "fault.example" {
+			panic("for the test")
+		}
+		return good, nil
+	}
+	in.mu.Lock() // before the first connection, which begin lets in under it
+	in.config = faulty
+	in.mu.Unlock()
+	c := tls.Client(knock(t, in, "127.0.0.11"), &tls.Config{InsecureSkipVerify: true, ServerName: "fault.example"})
+	if err := c.Handshake(); err == nil {
+		t.Fatal("the fault was not met")
+	}
+	if got := say(t, in, "127.0.0.11", greet(k.g.Secret())); !strings.Contains(got, "default-deny") {
+		t.Errorf("afterwards: %q", got)
+	}
+	if r := k.a.records(t); len(r) != 2 || r[0].Rule != "wrong-secret" {
+		t.Errorf("the audit is %+v", r)
 	}
 }

@@ -277,11 +277,12 @@ func (g *Gateway) deny(w http.ResponseWriter, req Request, d Decision) {
 }
 
 // Keys returns every key that was sent to a provider, and the kick's secret if
-// it has one: none of them may leave through the agent's work.
+// it has one, in the forms that hex has: none of them may leave through the
+// agent's work.
 func (g *Gateway) Keys() []string {
 	var all []string
 	if g.entrance != nil {
-		all = append(all, g.entrance.secret)
+		all = append(all, g.entrance.forms()...)
 	}
 	for _, r := range g.routes {
 		all = append(all, r.key.keys()...)

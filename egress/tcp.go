@@ -48,15 +48,18 @@ type tcpLimits struct {
 	entering int           // connections from one address that are not served yet; further ones are closed
 	failures int           // connections without a right secret from one address; further ones are closed,
 	recovery time.Duration // but for one each such time
+	wary     time.Duration // after failures are paid for, no more than failures at once
 }
 
 // A shim holds as many connections as the gateway serves, and may open all at
 // once. It never fails but when its sandbox ends.
-var defaultTCPLimits = tcpLimits{entry: 5 * time.Second, entering: 256, failures: 10, recovery: time.Second}
+var defaultTCPLimits = tcpLimits{entry: 5 * time.Second, entering: 256, failures: 10, recovery: time.Second, wary: time.Minute}
 
 // source is an address at which sandboxes are: one, but where a network
-// translates addresses.
+// translates addresses. One that has no kick any more gets none: who has the
+// address next is another source.
 type source struct {
+	addr     netip.Addr
 	kicks    []*entrance
 	entering map[net.Conn]struct{}
 	spent    time.Time // until when failures are paid for
@@ -156,77 +159,88 @@ func (t *TCP) accept() {
 			}
 		}
 		from := c.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap().WithZone("")
-		if !t.begin(from, c) {
+		s := t.begin(from, c)
+		if s == nil {
 			_ = c.Close()
 			continue
 		}
 		t.handlers.Go(func() {
-			e := t.enter(from, c)
-			t.end(from, c)
-			if e == nil {
+			defer t.end(s, c)
+			if !t.enter(s, c) {
 				_ = c.Close()
 			}
 		})
 	}
 }
 
-// begin counts a connection from an address that may enter.
-func (t *TCP) begin(from netip.Addr, c net.Conn) bool {
+// begin counts a connection from an address that may enter; others get nil.
+func (t *TCP) begin(from netip.Addr, c net.Conn) *source {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.sources[from]
 	if s == nil || t.closed {
 		t.refused++
 		t.stranger = from
-		return false
+		return nil
 	}
 	most := t.limits.entering
-	if owed := time.Until(s.spent); owed > 0 { // each of those under way may be a failure too
-		most = t.limits.failures - int((owed+t.limits.recovery-1)/t.limits.recovery)
+	if owed := time.Until(s.spent); owed > -t.limits.wary { // each of those under way may be a failure too
+		most = t.limits.failures - int((max(owed, 0)+t.limits.recovery-1)/t.limits.recovery)
 	}
 	if len(s.entering) >= most {
-		return false
+		return nil
 	}
 	s.entering[c] = struct{}{}
-	return true
+	return s
 }
 
-func (t *TCP) end(from netip.Addr, c net.Conn) {
+func (t *TCP) end(s *source, c net.Conn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s := t.sources[from]; s != nil {
-		delete(s.entering, c)
-	}
+	delete(s.entering, c)
 }
 
-// enter passes a connection to the gateway whose kick's secret it has, or
-// returns nil.
-func (t *TCP) enter(from netip.Addr, raw *net.TCPConn) *entrance {
+// enter passes a connection to the gateway whose kick's secret it has, and
+// reports whether it did.
+func (t *TCP) enter(s *source, raw *net.TCPConn) bool {
 	c := &tcpConn{Conn: tls.Server(raw, t.config), raw: raw}
 	err := raw.SetDeadline(time.Now().Add(t.limits.entry))
 	var secret string
 	if err == nil {
 		secret, err = readGreeting(c)
 	}
-	e := t.match(from, secret, err)
+	e := t.match(s, secret, err)
 	if e == nil {
-		return nil
+		return false
 	}
+	select {
+	case e.waiting <- struct{}{}:
+		defer func() { <-e.waiting }()
+	default:
+		return false
+	}
+	t.end(s, raw) // what this kick's gateway has no room for yet takes none of others at the address
 	if _, err := io.WriteString(c, forwarder.Welcome); err != nil || raw.SetDeadline(time.Time{}) != nil {
-		return nil
+		return false
 	}
 	select {
 	case e.conns <- c:
-		return e
+		return true
 	case <-e.gone:
 	case <-t.closing:
 	}
-	return nil
+	return false
 }
 
 // readGreeting reads the first bytes of a connection and returns the secret in
-// them. It reads none that follow.
-func readGreeting(r io.Reader) (string, error) {
+// them. It reads none that follow. A fault that what was sent finds, in TLS or
+// here, is an error of that connection, as in net/http: the process has other kicks.
+func readGreeting(r io.Reader) (secret string, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			secret, err = "", fmt.Errorf("a fault of kick: panic in %s: %v", panicked(), p)
+		}
+	}()
 	b := make([]byte, len(forwarder.Greeting)+forwarder.SecretSize+1)
 	if _, err := io.ReadFull(r, b); err != nil {
 		return "", err
@@ -240,12 +254,11 @@ func readGreeting(r io.Reader) (string, error) {
 
 // match finds the kick of a secret among those at an address. Every one is
 // compared, in a time that does not depend on what is in the secret.
-func (t *TCP) match(from netip.Addr, secret string, err error) *entrance {
+func (t *TCP) match(s *source, secret string, err error) *entrance {
 	t.mu.Lock()
-	s := t.sources[from]
-	if s == nil {
+	if len(s.kicks) == 0 {
 		t.mu.Unlock()
-		return nil // ended meanwhile
+		return nil // ended meanwhile; the address may be another sandbox's by now
 	}
 	var found *entrance
 	for _, e := range s.kicks {
@@ -260,7 +273,7 @@ func (t *TCP) match(from netip.Addr, secret string, err error) *entrance {
 	t.mu.Unlock()
 	if found == nil {
 		for _, e := range kicks {
-			e.tellWrong(from)
+			e.tellWrong(s.addr)
 		}
 	}
 	return found
@@ -284,6 +297,9 @@ type entrance struct {
 	conns  chan net.Conn // those with the secret
 	gone   chan struct{} // closed by close
 	wrong  func(from netip.Addr)
+	// waiting has one for each connection that has the secret and is not served
+	// yet; it takes as many as there may be of an address without it.
+	waiting chan struct{}
 
 	mu     sync.Mutex // guards what follows; wrong is called under it
 	addr   netip.Addr // the sandbox's; not valid: not known yet
@@ -295,7 +311,17 @@ type entrance struct {
 func (t *TCP) newEntrance(wrong func(from netip.Addr)) *entrance {
 	var secret [forwarder.SecretSize / 2]byte
 	_, _ = rand.Read(secret[:]) // never fails
-	return &entrance{tcp: t, secret: hex.EncodeToString(secret[:]), conns: make(chan net.Conn), gone: make(chan struct{}), wrong: wrong}
+	return &entrance{
+		tcp: t, secret: hex.EncodeToString(secret[:]), wrong: wrong,
+		conns: make(chan net.Conn), gone: make(chan struct{}), waiting: make(chan struct{}, t.limits.entering),
+	}
+}
+
+// forms are what the secret can be written as and read from again: as it is, in
+// capitals, and the bytes that it stands for.
+func (e *entrance) forms() []string {
+	raw, _ := hex.DecodeString(e.secret) // newEntrance made it from such
+	return []string{e.secret, strings.ToUpper(e.secret), string(raw)}
 }
 
 // admit lets connections in from the sandbox's address, which is told once.
@@ -320,7 +346,7 @@ func (e *entrance) admit(addr netip.Addr) error {
 	defer t.mu.Unlock()
 	s := t.sources[addr]
 	if s == nil {
-		s = &source{entering: map[net.Conn]struct{}{}}
+		s = &source{addr: addr, entering: map[net.Conn]struct{}{}}
 		t.sources[addr] = s
 	}
 	s.kicks = append(s.kicks, e)

@@ -361,31 +361,45 @@ func TestFailuresArePaidFor(t *testing.T) {
 		lim := defaultTCPLimits
 		in := &TCP{limits: lim, sources: map[netip.Addr]*source{}}
 		addr := netip.MustParseAddr("10.0.0.1")
-		in.sources[addr] = &source{entering: map[net.Conn]struct{}{}}
-		try := func() bool {
-			c, _ := net.Pipe()
-			ok := in.begin(addr, c)
-			in.end(addr, c)
-			if ok {
-				in.match(addr, "wrong", nil)
+		in.sources[addr] = &source{addr: addr, kicks: []*entrance{{closed: true}}, entering: map[net.Conn]struct{}{}}
+		// try has connections at once, and returns how many could have guessed.
+		try := func(at int) (guesses int) {
+			for range at {
+				c, _ := net.Pipe()
+				if s := in.begin(addr, c); s != nil {
+					defer in.end(s, c)
+					defer in.match(s, "wrong", nil)
+					guesses++
+				}
 			}
-			return ok
+			return guesses
 		}
 		for i := range lim.failures {
-			if !try() {
+			if try(1) != 1 {
 				t.Fatalf("failure %d is refused", i+1)
 			}
 		}
 		for range 500 {
-			if try() {
+			if try(1) != 0 {
 				t.Fatal("more than the first ones at once")
 			}
 		}
 		for range 3 {
 			time.Sleep(lim.recovery)
-			if !try() || try() {
-				t.Error("not one for each time of recovery")
+			if n := try(5); n != 1 {
+				t.Errorf("%d for a time of recovery, want one", n)
 			}
+		}
+		// Who waits until all is paid for does not get as many as an honest sandbox.
+		for range 3 {
+			time.Sleep(time.Duration(lim.failures) * lim.recovery)
+			if n := try(500); n != lim.failures {
+				t.Errorf("%d at once after failures, want %d", n, lim.failures)
+			}
+		}
+		time.Sleep(time.Duration(lim.failures)*lim.recovery + lim.wary)
+		if n := try(500); n != lim.entering {
+			t.Errorf("%d at once after a time without failures, want %d", n, lim.entering)
 		}
 		time.Sleep(time.Hour)
 		if s := in.sources[addr]; time.Until(s.spent) > 0 {
@@ -403,7 +417,11 @@ func TestSecretIsHeld(t *testing.T) {
 		t.Fatal("the scanner is not told of the secret")
 	}
 	key := bytes.Repeat([]byte("k"), 32)
-	held, err := scan.NewHeld(key, map[string]string{"gateway key": k.g.Keys()[0]})
+	values := map[string]string{}
+	for i, v := range k.g.Keys() {
+		values[fmt.Sprintf("gateway key %d", i)] = v
+	}
+	held, err := scan.NewHeld(key, values)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -411,8 +429,14 @@ func TestSecretIsHeld(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	raw, err := hex.DecodeString(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, text := range map[string]string{
 		"as it is": secret, "base64": base64.StdEncoding.EncodeToString([]byte(secret)), "hex": hex.EncodeToString([]byte(secret)),
+		"in capitals": strings.ToUpper(secret), "the bytes": string(raw), "the bytes in base64": base64.StdEncoding.EncodeToString(raw),
+		"in two lines": secret[:30] + "\n" + secret[30:], "in two strings": "'" + secret[:40] + "' +\n'" + secret[40:] + "'",
 	} {
 		found, err := s.Scan(t.Context(), pushbroker.Item{Kind: pushbroker.BlobItem, Path: "a.txt", Data: []byte("x = " + text + "\n")})
 		if err != nil || len(found) == 0 || found[0].Rule != scan.HeldRule {
