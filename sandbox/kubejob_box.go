@@ -67,7 +67,7 @@ func (b *kubeBox) start(ctx context.Context, dog *watchdog) (_ line, err error) 
 	if b.adopted {
 		watch := &kubeWatch{client: b.client, namespace: l.config.Namespace, labels: labelID + "=" + b.spec.ID}
 		b.eye = watch.open(b.spec.ID)
-		b.eye.expect(b.object)
+		b.eye.expectOld(b.object)
 		ctx, cancel := context.WithTimeout(ctx, kubeAdopt)
 		defer cancel()
 		if _, err := b.awaitPod(ctx); err != nil {
@@ -184,7 +184,7 @@ func removeObject(ctx context.Context, c *kube.Client, namespace string, o kubeO
 	w := &kubeWatch{client: c, namespace: namespace, labels: labelID + "=" + o.id}
 	e := w.open(o.id)
 	defer e.close()
-	e.expect(o)
+	e.expectOld(o)
 	if err := c.Delete(ctx, o.resource, namespace, o.name, o.uid); err != nil {
 		return kubeError("remove the "+o.String(), err)
 	}

@@ -36,6 +36,7 @@ type kubeSeen struct {
 	pod               *corev1.Pod
 	jobGone, podGone  bool
 	noJob             bool   // the pod was claimed and has none
+	unlisted          bool   // the pod is known from its claim, and not yet from the watch
 	jobSaid, podSaid  string // the last warning about each
 	jobCause, podWhat string // the reasons of these events
 }

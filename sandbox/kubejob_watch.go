@@ -137,9 +137,16 @@ func (e *kubeEye) expect(o kubeObject) {
 		if e.seen.job != nil && string(e.seen.job.UID) != o.uid || e.seen.pod != nil && !e.owns(e.seen.pod) {
 			e.seen = kubeSeen{}
 		}
-		// That it is not there says something only of what is known to have been.
-		meta := metav1.ObjectMeta{Name: o.name, UID: types.UID(o.uid)}
 		e.seen.noJob = o.resource == kube.Pods
+	})
+}
+
+// expectOld is expect for what was there before the watch began. So if a list does
+// not have it, it is gone; a list may be older than what was made a moment ago.
+func (e *kubeEye) expectOld(o kubeObject) {
+	e.expect(o)
+	e.update(func(e *kubeEye) {
+		meta := metav1.ObjectMeta{Name: o.name, UID: types.UID(o.uid)}
 		if e.seen.noJob && e.seen.pod == nil {
 			e.seen.pod = &corev1.Pod{ObjectMeta: meta}
 		}
@@ -195,7 +202,7 @@ func (w *kubeWatch) pod(p *corev1.Pod) {
 	p.ManagedFields = nil
 	w.one(p.Labels[labelID], func(e *kubeEye) {
 		if e.owns(p) {
-			e.seen.pod, e.seen.podGone = p, false
+			e.seen.pod, e.seen.podGone, e.seen.unlisted = p, false, false
 		}
 	})
 }
@@ -215,7 +222,7 @@ func (w *kubeWatch) allPods(list []corev1.Pod) {
 		w.pod(&list[i])
 	}
 	w.each(func(e *kubeEye) {
-		e.seen.podGone = e.seen.podGone || e.seen.pod != nil && !there[string(e.seen.pod.UID)]
+		e.seen.podGone = e.seen.podGone || e.seen.pod != nil && !e.seen.unlisted && !there[string(e.seen.pod.UID)]
 	})
 }
 

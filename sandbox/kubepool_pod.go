@@ -127,7 +127,7 @@ func (b *kubeBox) fromPool(ctx context.Context, start string) error {
 	}
 	b.object = objectOf(kube.Pods, &claimed.ObjectMeta)
 	b.plan.job.Spec.Template.Spec = pod
-	b.eye.update(func(e *kubeEye) { e.uid, e.seen = b.object.uid, kubeSeen{pod: claimed, noJob: true} })
+	b.eye.update(func(e *kubeEye) { e.uid, e.seen = b.object.uid, kubeSeen{pod: claimed, noJob: true, unlisted: true} })
 	return nil
 }
 
