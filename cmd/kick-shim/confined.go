@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -43,7 +44,7 @@ func unreachable(address string, until time.Time) error {
 			c.Close()
 			refused = 0
 			err = errors.New("it answers")
-		case errors.Is(err, os.ErrDeadlineExceeded):
+		case errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded): // the dialer's two ways to say so
 			return nil // dropped, for as long as an answer could take
 		case isRefusal(err):
 			if refused++; refused == refusals {
