@@ -68,7 +68,7 @@ type Follower[T any] struct {
 	Changed func(*T)
 	// Gone is an object as it was last.
 	Gone func(*T)
-	// NotExisting tells that what there was before the watch does not matter.
+	// OnlyNew tells that what there was before the watch does not matter.
 	OnlyNew bool
 }
 
@@ -86,7 +86,8 @@ func Follow[T any](ctx context.Context, c *Client, s Selection, f Follower[T]) e
 			} else if items, version, err = List[T](ctx, c, s); err == nil {
 				f.All(items)
 			}
-			if err != nil && !Transient(err) {
+			// A list of many pages expires too.
+			if err != nil && !Transient(err) && !apierrors.IsResourceExpired(err) {
 				return err
 			}
 		}
