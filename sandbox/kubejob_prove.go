@@ -179,6 +179,9 @@ func compareKube(got []mount, plan *kubePlan) (problems []mountProblem) {
 	}
 	seen := map[string]bool{}
 	for _, m := range got {
+		if seen[m.target] && !covered(m) {
+			report("mounts", "%s is mounted twice", m.target)
+		}
 		seen[m.target] = true
 		readOnly, ours := planned[m.target]
 		switch {

@@ -54,7 +54,8 @@ func (s *kubeSeen) news() kubeNews {
 		}
 	}
 	if s.pod != nil {
-		if n := podNews(s.pod, s.podSaid); n.phase != kubePending {
+		// One that went while no watch saw it is known as it was before.
+		if n := podNews(s.pod, s.podSaid); n.phase == kubeEnded || n.phase == kubeRunning && !s.podGone {
 			return n
 		}
 	}
@@ -130,6 +131,8 @@ func podNews(p *corev1.Pod, said string) kubeNews {
 			return kubeNews{phase: kubeRunning, why: "it runs"}
 		case t != nil && t.Reason == "OOMKilled":
 			return ended(ReasonOutOfMemory, false, "", "the kernel killed the sandbox for its memory limit")
+		case t != nil && t.Reason == "StartError": // what RunContainerError becomes where nothing is started twice
+			return ended(ReasonStartFailed, false, waitingForGood["RunContainerError"], "container %s does not start: %s", c.Name, t.Message)
 		case t != nil:
 			return ended(ReasonLost, false, "", "the sandbox's first process ended with code %d (%s) %s", t.ExitCode, t.Reason, t.Message)
 		}
@@ -172,7 +175,7 @@ func disrupted(c corev1.PodCondition, status string) kubeNews {
 	switch c.Reason {
 	case corev1.PodReasonPreemptionByScheduler:
 		n.why, n.remedy = "the pod was preempted: "+c.Message, "Give kicks a higher priority_class, or the cluster more room"
-	case "DeletionByTaintManager":
+	case "DeletionByTaintManager", "DeletionByPodGC":
 		n.why = "the node is lost: " + c.Message
 	case "TerminationByKubelet":
 		if status == "Evicted" {
