@@ -63,7 +63,7 @@ type call struct {
 
 	op     operation
 	query  string
-	buf    *bodyBuffer // that body is in
+	buf    *bodyBuffer // that body, or a list that is the answer, is in
 	body   *body
 	name   string // the model that answers
 	most   policy.Budget

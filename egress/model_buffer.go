@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// bodyBuffer has the body of a model call. It has one owner: the call, and then
-// what is sent. Until it is given back, its bytes count among those that the
+// bodyBuffer has the body of a model call, or the list that is its answer. It has
+// one owner: the call, and then what is sent. Until it is given back, its bytes count among those that the
 // gateway has in memory: a provider may be slow to read.
 type bodyBuffer struct {
 	bytes.Buffer

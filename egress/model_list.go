@@ -3,7 +3,6 @@ package egress
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strconv"
@@ -38,14 +37,18 @@ func (l listedModel) name() string {
 }
 
 // deliverList passes on those of a list of models that a call may ask for, and
-// nothing of who owns them.
+// nothing of who owns them. It counts among the bodies in memory.
 func (c *call) deliverList(x *passage, res *http.Response, key string, end *End) error {
+	if c.buf = c.g.newBody(maxList); c.buf == nil {
+		return &refusalError{status: http.StatusTooManyRequests, later: true, detail: "Too many large requests are under way. Send fewer at once."}
+	}
 	got := x.flow(maxList, fmt.Errorf("the list is larger than %d bytes", maxList))
-	data, err := io.ReadAll(got.reader(res.Body))
+	_, err := c.buf.ReadFrom(got.reader(res.Body))
 	end.Got = got.n.Load()
+	c.buf.isWhole()
 	var list modelList
 	if err == nil {
-		err = json.Unmarshal(data, &list)
+		err = json.Unmarshal(c.buf.Bytes(), &list)
 	}
 	if err != nil {
 		return &refusalError{status: http.StatusBadGateway, detail: "The model's provider did not answer with a list of models.", cause: err}

@@ -1,8 +1,12 @@
 package egress
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/kickhq/kick/policy"
 )
@@ -46,6 +50,54 @@ func TestModelList(t *testing.T) {
 		if r := a.records(t); len(r) != 2 || r[1].End.Got == 0 || r[1].End.Status != code {
 			t.Errorf("%s: audit %+v", name, r)
 		}
+	}
+}
+
+// TestAttackListsThatWait asks for more lists at once than may be in memory: one more
+// is told to wait, and the others come.
+func TestAttackListsThatWait(t *testing.T) {
+	t.Parallel()
+	p, read := &provider{}, make(chan bool)
+	p.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = http.NewResponseController(w).Flush()
+		<-read
+		_, _ = w.Write([]byte(`{"data":[{"id":"good-1"}]}`))
+	}))
+	t.Cleanup(p.Close)
+	goOn := sync.OnceFunc(func() { close(read) })
+	defer goOn()
+	lim := defaultLimits
+	lim.bodyBytes = maxList / 2 // so that two lists are all that is in memory
+	g, _ := openModels(t, p, lim, modelRoute(policy.OpenAI))
+	codes := make(chan int, 3)
+	var all sync.WaitGroup
+	for range 3 {
+		all.Go(func() {
+			code, _ := get(t, agentClient(t, g), "http://gateway/model/openai/v1/models")
+			codes <- code
+		})
+	}
+	select {
+	case code := <-codes:
+		if code != http.StatusTooManyRequests {
+			t.Errorf("one too many: %d", code)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("all lists are under way at once")
+	}
+	goOn()
+	all.Wait()
+	for range len(codes) {
+		if code := <-codes; code != http.StatusOK {
+			t.Errorf("one that fits: %d", code)
+		}
+	}
+	if err := g.Close(); err != nil { // it waits for the last one
+		t.Error(err)
+	}
+	if n := g.inMemory.Load(); n != 0 {
+		t.Errorf("%d bytes are counted when nothing is under way", n)
 	}
 }
 
