@@ -14,7 +14,9 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/kickhq/kick/internal/githubtest"
 	"github.com/kickhq/kick/internal/kubetest"
+	"github.com/kickhq/kick/internal/modeltest"
 	"github.com/kickhq/kick/manager"
 )
 
@@ -121,5 +123,27 @@ func TestKubeKilled(t *testing.T) {
 				t.Errorf("the kept work is %q", got)
 			}
 		})
+	}
+}
+
+// TestKubeCodex runs a real agent of the image in a pod: its model is behind the
+// gateway, which is the pod's only route.
+func TestKubeCodex(t *testing.T) {
+	image := os.Getenv("KICK_TEST_KUBE_CODEX_IMAGE")
+	if image == "" {
+		t.Skip("KICK_TEST_KUBE_CODEX_IMAGE names no image with codex")
+	}
+	n := kubetest.Open(t).Namespace(t)
+	shim := filepath.Join(t.TempDir(), "shim.tar")
+	run(t, "", kick, "image", "shim", "--out", shim)
+	p, h := newProvider(t), newHub(t, githubtest.Options{})
+	o, dir := p.kick(t, h, "codex", "--runtime", "kubernetes", "--image", image, "--shim-image", n.Load(t, shim),
+		"--kubeconfig", n.Kubeconfig, "--namespace", n.Name, "--gateway", fmt.Sprint(n.Host, ":", n.Port))
+	p.wantPullRequest(t, h, o, dir, modeltest.Responses)
+	if o.Isolation.Runtime != "kubernetes" {
+		t.Errorf("isolation %+v", o.Isolation)
+	}
+	if left := n.Kubectl(t, "get", "jobs,pods", "--namespace", n.Name, "--output", "name"); strings.TrimSpace(left) != "" {
+		t.Errorf("left behind: %s", left)
 	}
 }

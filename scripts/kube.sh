@@ -47,5 +47,13 @@ KICK_TEST_KUBE_IMAGE=$(hack/kube.sh load "$cluster" "$image")
 export KICK_TEST_KUBE KICK_TEST_KUBE_IMAGE
 echo "kube: the cluster runs Kubernetes $(hack/kube.sh exec "$cluster" kubectl version -o json | sed -n 's/^ *"gitVersion": "\(.*\)",$/\1/p' | tail -n 1)"
 
+# A real agent in a pod.
+if [ "${KICK_SKIP_REAL_AGENTS:-}" != 1 ]; then
+  codex=$cache/kick-codex.tar
+  bin/kick image build --agent codex --name localhost/kick-codex:latest --out "$codex" -o json >/dev/null
+  KICK_TEST_KUBE_CODEX_IMAGE=$(hack/kube.sh load "$cluster" "$codex")
+  export KICK_TEST_KUBE_CODEX_IMAGE
+fi
+
 # One package at a time: a test that disturbs the cluster waits for all others.
 ${GO:-go} test -count=1 -p 1 -timeout 60m -run '^TestKube' "$@" ./internal/kubetest ./internal/manifests ./sandbox ./acceptance
