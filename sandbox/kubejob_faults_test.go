@@ -131,6 +131,7 @@ func shortly(c *sandbox.KubernetesConfig) { c.Pending = 10 * time.Second }
 func TestKubeFaultsBefore(t *testing.T) {
 	t.Parallel()
 	c := kubetest.Open(t)
+	bare := c.ShimImage(t, sandbox.Shim()) // has the shim where an agent's image has none
 	for name, f := range map[string]struct {
 		manifests func(*manifests.Kubernetes)
 		objects   string // for the namespace
@@ -141,6 +142,11 @@ func TestKubeFaultsBefore(t *testing.T) {
 		"image absent": {
 			spec: func(s *sandbox.LaunchSpec) { s.Image = "localhost/absent@sha256:" + strings.Repeat("0", 64) },
 			want: []string{"localhost/absent", "pull"},
+		},
+		"no shim in the image": {
+			config: func(c *sandbox.KubernetesConfig) { c.ShimImage = "" },
+			spec:   func(s *sandbox.LaunchSpec) { s.Image = bare },
+			want:   []string{"does not start", "no such file or directory", "set shim_image"},
 		},
 		"quota full": {
 			manifests: func(m *manifests.Kubernetes) { m.Tiers = []manifests.Tier{{Name: manifests.NoTier}} },
