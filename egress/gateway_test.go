@@ -119,8 +119,13 @@ func dial(t *testing.T, g *Gateway) net.Conn {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return untilLate(t, c)
+}
+
+// untilLate has a test that would hang fail instead.
+func untilLate(t *testing.T, c net.Conn) net.Conn {
+	t.Helper()
 	t.Cleanup(func() { c.Close() })
-	// A test that would hang fails instead.
 	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +135,11 @@ func dial(t *testing.T, g *Gateway) net.Conn {
 // exchange sends raw bytes and reads until the gateway closes.
 func exchange(t *testing.T, g *Gateway, raw string) string {
 	t.Helper()
-	c := dial(t, g)
+	return exchangeOn(t, dial(t, g), raw)
+}
+
+func exchangeOn(t *testing.T, c net.Conn, raw string) string {
+	t.Helper()
 	go func() { _, _ = io.WriteString(c, raw) }()
 	got, err := io.ReadAll(c)
 	if err != nil && !errors.Is(err, syscall.ECONNRESET) {

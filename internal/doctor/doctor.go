@@ -197,7 +197,7 @@ func notProved(name string, err error) Check {
 	c := Check{Name: name, Isolation: true, Found: err.Error(), Remedy: "See the message."}
 	var se *sandbox.Error
 	if errors.As(err, &se) && se.Remedy != "" {
-		c.Remedy = se.Remedy
+		c.Found, c.Remedy = strings.TrimSuffix(c.Found, ". "+se.Remedy), se.Remedy
 	}
 	return c
 }
