@@ -185,7 +185,7 @@ func TestCallerGone(t *testing.T) {
 	}
 	waitFor(t, c, "gone", openshellapi.Ready)
 	ctx, cancel := context.WithCancel(testContext(t))
-	script := "setsid sleep 31 >/dev/null 2>&1 & sleep 32 & echo up; wait"
+	script := "setsid sh -c 'echo up; exec sleep 31 >/dev/null 2>&1' & sleep 32 & wait" // it says so when it has left
 	x, err := c.Exec(ctx, openshellapi.ExecRequest{Name: "gone", Command: []string{"sh", "-c", script}})
 	if err != nil {
 		t.Fatal(err)
