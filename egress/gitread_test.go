@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -80,9 +81,19 @@ func TestGitFetchOnTop(t *testing.T) {
 	if out, err := gitIn(t, g, port, "clone", "-q", "https://example.com/acme/lib", dir); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	gitOutput(t, "-C", dir, "config", "user.name", "A")
-	for i := range 60 { // so much to tell that git compresses it
-		gitOutput(t, "-C", dir, "commit", "-q", "--allow-empty", "-m", fmt.Sprint(i))
+	// So much to tell that git compresses it: it tells the newest first, and is done
+	// when the forge knows one.
+	var commits strings.Builder
+	for i := range 60 {
+		fmt.Fprintf(&commits, "commit refs/heads/main\ncommitter A <a@example.com> %d +0000\ndata 1\n.\n", time.Now().Unix()+60+int64(i))
+		if i == 0 {
+			commits.WriteString("from refs/heads/main^0\n")
+		}
+	}
+	made := exec.CommandContext(t.Context(), "git", "-C", dir, "fast-import", "--quiet")
+	made.Stdin = strings.NewReader(commits.String())
+	if out, err := made.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
 	}
 	bare := filepath.Join(f.dir, "acme/lib")
 	tip := gitOutput(t, "-C", bare, "commit-tree", "main^{tree}", "-p", "main", "-m", "two")
