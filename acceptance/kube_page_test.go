@@ -16,25 +16,13 @@ import (
 // other, on a real cluster: from no namespace to a kick.
 func TestKubePage(t *testing.T) {
 	c := kubetest.Open(t)
-	page, err := os.ReadFile("../docs/kubernetes.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	script := "set -eu\n"
-	blocks := strings.Split(string(page), "```sh\n")[1:]
-	for _, b := range blocks {
-		code, _, found := strings.Cut(b, "```")
-		if !found {
-			t.Fatalf("a block without an end: %.40q", b)
-		}
+	for _, code := range pageBlocks(t, "kubernetes.md", 5) {
 		script += code
 		if strings.Contains(code, "kick image shim") {
 			// Where there is no registry, the page says.
 			script += `AGENT=$("$KUBE" load "$CLUSTER" agent.tar) SHIM=$("$KUBE" load "$CLUSTER" shim.tar)` + "\n"
 		}
-	}
-	if len(blocks) < 5 {
-		t.Fatalf("the page has %d blocks", len(blocks))
 	}
 	t.Cleanup(func() {
 		c.Kubectl(t, "delete", "namespace", "kick-sandboxes", "kick-gateway", "--ignore-not-found", "--wait=false")

@@ -1,8 +1,6 @@
 package acceptance
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -40,17 +38,7 @@ func TestKubeLikeEmbedded(t *testing.T) {
 		cmd := exec.Command(kick, append([]string{"run", "--state-dir", filepath.Join(dir, "state"), "-o", "json", "--repo", bare, "--publish", "branch"}, args...)...)
 		cmd.Dir = dir
 		cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + dir}
-		var stdout, stderr bytes.Buffer
-		cmd.Stdout, cmd.Stderr = &stdout, &stderr
-		_ = cmd.Run() // the object has the exit code
-		var o map[string]any
-		if err := json.Unmarshal(stdout.Bytes(), &o); err != nil {
-			t.Fatalf("%v\n%s%s", err, stdout.String(), stderr.String())
-		}
-		if got := float64(cmd.ProcessState.ExitCode()); got != o["exitCode"] {
-			t.Errorf("exit code %v, the object says %v", got, o["exitCode"])
-		}
-		return o
+		return objectOf(t, cmd)
 	}
 	for _, c := range podmanCases {
 		t.Run(c.name, func(t *testing.T) {

@@ -63,17 +63,7 @@ func (u openShellUser) command(args ...string) *exec.Cmd {
 func (u openShellUser) object(t *testing.T, bare string, args ...string) map[string]any {
 	t.Helper()
 	cmd := u.command(append([]string{"run", "-o", "json", "--repo", bare, "--publish", "branch"}, args...)...)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	_ = cmd.Run() // the object has the exit code
-	var o map[string]any
-	if err := json.Unmarshal(stdout.Bytes(), &o); err != nil {
-		t.Fatalf("%v\n%s%s", err, stdout.String(), stderr.String())
-	}
-	if got := float64(cmd.ProcessState.ExitCode()); got != o["exitCode"] {
-		t.Errorf("exit code %v, the object says %v", got, o["exitCode"])
-	}
-	return o
+	return objectOf(t, cmd)
 }
 
 var onOpenShell = []string{"--runtime", "openshell", "--image", openshelltest.Image, "--openshell-telemetry-off"}

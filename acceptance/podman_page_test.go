@@ -16,22 +16,7 @@ import (
 // on each service that scripts/podman.sh started, as the service's user.
 func TestPodmanPage(t *testing.T) {
 	services := podmantest.Services(t)
-	page, err := os.ReadFile("../docs/podman.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	script := "set -eu\n"
-	blocks := strings.Split(string(page), "```sh\n")[1:]
-	for _, b := range blocks {
-		code, _, found := strings.Cut(b, "```")
-		if !found {
-			t.Fatalf("a block without an end: %.40q", b)
-		}
-		script += code
-	}
-	if len(blocks) < 3 {
-		t.Fatalf("the page has %d blocks", len(blocks))
-	}
+	script := "set -eu\n" + strings.Join(pageBlocks(t, "podman.md", 3), "")
 	for _, s := range services {
 		t.Run(s.Name(), func(t *testing.T) {
 			out := asServiceUser(t, s, script)

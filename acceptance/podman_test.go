@@ -2,7 +2,6 @@ package acceptance
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -91,17 +90,7 @@ func podmanLikeEmbedded(t *testing.T, s podmantest.Service) {
 	dir := u.dir
 	asUser := func(t *testing.T, bare string, args ...string) map[string]any {
 		cmd := u.command(append([]string{"run", "-o", "json", "--repo", bare, "--publish", "branch"}, args...)...)
-		var stdout, stderr bytes.Buffer
-		cmd.Stdout, cmd.Stderr = &stdout, &stderr
-		_ = cmd.Run() // the object has the exit code
-		var o map[string]any
-		if err := json.Unmarshal(stdout.Bytes(), &o); err != nil {
-			t.Fatalf("%v\n%s%s", err, stdout.String(), stderr.String())
-		}
-		if got := float64(cmd.ProcessState.ExitCode()); got != o["exitCode"] {
-			t.Errorf("exit code %v, the object says %v", got, o["exitCode"])
-		}
-		return o
+		return objectOf(t, cmd)
 	}
 	for _, c := range podmanCases {
 		t.Run(c.name, func(t *testing.T) {

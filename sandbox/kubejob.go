@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
@@ -123,7 +124,7 @@ func NewKubernetes(c KubernetesConfig) (*Kubernetes, error) {
 }
 
 func (c *KubernetesConfig) setDefaults() {
-	c.Pending, c.Alone = or(c.Pending, 5*time.Minute), or(c.Alone, 10*time.Minute)
+	c.Pending, c.Alone = cmp.Or(c.Pending, 5*time.Minute), cmp.Or(c.Alone, 10*time.Minute)
 }
 
 // With returns the same launcher with another choice. What is wrong with it, Run
@@ -233,7 +234,7 @@ func (l *Kubernetes) find() (*kubeCluster, error) {
 	if err != nil {
 		return fail("find a Kubernetes cluster", err, "Set kubernetes.kubeconfig in kick.yaml, --kubeconfig or KUBECONFIG, or run kick in a pod with an account")
 	}
-	c := &kubeCluster{namespace: or(l.config.Namespace, namespace)}
+	c := &kubeCluster{namespace: cmp.Or(l.config.Namespace, namespace)}
 	if c.client, err = kube.New(config); err != nil {
 		return fail("speak with the cluster", err, "See the kubeconfig")
 	}

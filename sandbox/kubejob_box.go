@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -404,7 +405,7 @@ func (b *kubeBox) describe(r *Result) {
 		return
 	}
 	for _, c := range b.pod.Status.ContainerStatuses {
-		r.Image = or(c.ImageID, b.spec.Image)
+		r.Image = cmp.Or(c.ImageID, b.spec.Image)
 	}
 	r.Isolation.Engine = "Kubernetes, node " + b.pod.Spec.NodeName
 	switch {

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -241,22 +242,14 @@ func (p *kubePlan) resources() corev1.ResourceRequirements {
 	cores := func(n float64) resource.Quantity {
 		return *resource.NewMilliQuantity(int64(n*1000), resource.DecimalSI)
 	}
-	set(corev1.ResourceCPU, cores(p.limits.CPUs), cores(or(p.config.RequestCPU, kubeRequestCPU)))
-	set(corev1.ResourceMemory, *bytesOf(p.limits.Memory), *bytesOf(or(p.config.RequestMemory, kubeRequestMemory)))
+	set(corev1.ResourceCPU, cores(p.limits.CPUs), cores(cmp.Or(p.config.RequestCPU, kubeRequestCPU)))
+	set(corev1.ResourceMemory, *bytesOf(p.limits.Memory), *bytesOf(cmp.Or(p.config.RequestMemory, kubeRequestMemory)))
 	disk := int64(0)
 	if l := p.limits.Disk; l > 0 {
 		disk = 2*(l+l/4+64<<20) + 64<<20 // both volumes on disk, and the shim's
 	}
-	set(corev1.ResourceEphemeralStorage, *bytesOf(disk), *bytesOf(or(p.config.RequestDisk, kubeRequestDisk)))
+	set(corev1.ResourceEphemeralStorage, *bytesOf(disk), *bytesOf(cmp.Or(p.config.RequestDisk, kubeRequestDisk)))
 	return r
-}
-
-func or[T comparable](v, def T) T {
-	var zero T
-	if v == zero {
-		return def
-	}
-	return v
 }
 
 // shown are the files that the host wants to see of the sandbox.
