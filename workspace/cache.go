@@ -82,7 +82,7 @@ func (c Cache) entry(key, branch string) (entry, error) {
 }
 
 // lock locks the entry, which may be removed by GC before we have it.
-func (e entry) lock(ctx context.Context, how int) (*os.File, error) {
+func (e entry) lock(ctx context.Context, how int) (*heldLock, error) {
 	for {
 		if err := os.Mkdir(e.dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, err

@@ -173,12 +173,12 @@ func (e entry) verify(ctx context.Context) (damage string, err error) {
 	if err != nil { // marked enough: the next Fetch sees it too
 		return fmt.Sprintf("mirror %s is damaged (%v) and will be built anew", dir, err), l.Close()
 	}
-	pin, err := os.OpenFile(filepath.Join(dir, "pin"), os.O_RDWR, 0)
+	pin, err := lock(ctx, filepath.Join(dir, "pin"), unix.LOCK_SH)
 	if err != nil {
 		return "", errors.Join(err, l.Close())
 	}
 	defer pin.Close()
-	if err := errors.Join(flock(pin, unix.LOCK_SH), l.Close()); err != nil {
+	if err := l.Close(); err != nil {
 		return "", err
 	}
 	bad := g.readAll(ctx)

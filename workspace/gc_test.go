@@ -184,3 +184,31 @@ func TestGCBesideFetches(t *testing.T) {
 		t.Error("nothing was removed meanwhile: this test is void")
 	}
 }
+
+// A child that another goroutine starts shares our open files until its exec.
+func TestLockGivenUpWhileShared(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "lock")
+	l, err := lock(t.Context(), path, unix.LOCK_EX)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shared, err := unix.Dup(int(l.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(shared)
+	if other, err := tryLock(path); other != nil || err != nil {
+		t.Fatalf("a held lock was taken: %v, %v", other, err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	other, err := tryLock(path)
+	if other == nil || err != nil {
+		t.Fatalf("a lock that was given up is still held: %v", err)
+	}
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

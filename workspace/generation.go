@@ -212,7 +212,7 @@ func (g *generation) pin(repo string) (*Base, error) {
 	}
 	return &Base{
 		Repo: repo, Branch: g.Branch, OID: g.OID, Mirror: g.dir, Notes: g.Notes,
-		borrowers: filepath.Join(g.dir, "borrowers"), release: f.Close,
+		borrowers: filepath.Join(g.dir, "borrowers"), release: (&heldLock{f}).Close,
 	}, nil
 }
 

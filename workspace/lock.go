@@ -10,12 +10,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// A heldLock is a flock that we hold until Close or the end of the process.
+type heldLock struct{ *os.File }
+
+// Close gives the lock up at once. Closing the file alone would not: a child
+// that another goroutine is starting shares it from its fork to its exec.
+func (l *heldLock) Close() error {
+	return errors.Join(flock(l.File, unix.LOCK_UN), l.File.Close())
+}
+
 // lock takes a flock on path, which is made if absent, waiting for other
-// holders until ctx ends. how is unix.LOCK_SH or unix.LOCK_EX. Closing the
-// file gives the lock up, as does the end of the process; children do not
-// inherit it. If the file was removed while we waited, the error is
-// fs.ErrNotExist.
-func lock(ctx context.Context, path string, how int) (*os.File, error) {
+// holders until ctx ends. how is unix.LOCK_SH or unix.LOCK_EX. If the file was
+// removed while we waited, the error is fs.ErrNotExist.
+func lock(ctx context.Context, path string, how int) (*heldLock, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
@@ -39,13 +46,13 @@ func lock(ctx context.Context, path string, how int) (*os.File, error) {
 	case <-ctx.Done():
 		// The system call cannot be taken back: whoever holds the lock ends
 		// it, and then it is given up at once.
-		go func() { <-got; _ = f.Close() }()
+		go func() { <-got; _ = (&heldLock{f}).Close() }()
 		return nil, context.Cause(ctx)
 	}
 }
 
 // tryLock is lock that returns nil where it would have to wait.
-func tryLock(path string) (*os.File, error) {
+func tryLock(path string) (*heldLock, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
@@ -69,7 +76,7 @@ func flock(f *os.File, how int) error {
 	}
 }
 
-func stillThere(f *os.File, path string) (*os.File, error) {
+func stillThere(f *os.File, path string) (*heldLock, error) {
 	mine, err := f.Stat()
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -81,7 +88,7 @@ func stillThere(f *os.File, path string) (*os.File, error) {
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return f, nil
+	return &heldLock{f}, nil
 }
 
 // ownDir makes dir and its parents if absent, and refuses one that others may
