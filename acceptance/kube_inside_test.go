@@ -40,7 +40,7 @@ spec:
 // account, and a sandbox reaches its gateway through the policy that names pods.
 func TestKubeInside(t *testing.T) {
 	c := kubetest.Open(t)
-	n := c.Namespace(t, func(m *manifests.Kubernetes) { m.Addresses, m.Port = nil, 8377 })
+	n := c.Namespace(t, func(m *manifests.Kubernetes) { m.Addresses, m.Ports = nil, manifests.Default().Ports })
 	server := c.APIServer(t)
 	c.Apply(t, fmt.Sprintf(insidePod, n.Gateway, c.Image, server.Addr(), server.Port()))
 	c.Kubectl(t, "wait", "--for=condition=Ready", "--timeout=120s", "--namespace", n.Gateway, "pod/kick")
@@ -64,7 +64,7 @@ func TestKubeInside(t *testing.T) {
 	mark := kickid.New()
 	said := inside(nil, fmt.Sprintf(`cd /work; git init -q -b main task; cd task
 git -c user.name=me -c user.email=me@example.org commit -q --allow-empty -m base
-/work/kick run --runtime kubernetes --namespace %s --image %s --shim-image %s --gateway "$POD_IP:8377" -p x -- sh -c 'echo x >f; git add f; git commit -qm %s'
+/work/kick run --runtime kubernetes --namespace %s --image %s --shim-image %s --gateway "$POD_IP:8377-8392" -p x -- sh -c 'echo x >f; git add f; git commit -qm %s'
 git log -1 --format=%%s "$(git for-each-ref --format='%%(refname)' refs/heads/kick)"`, n.Name, c.Image, shim, mark))
 	if lines := strings.Split(said, "\n"); lines[len(lines)-1] != mark {
 		t.Errorf("kick in the cluster ends with:\n%s", said)

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/kickhq/kick/internal/githubtest"
 	"github.com/kickhq/kick/internal/kubetest"
@@ -28,7 +29,7 @@ func TestKubeLikeEmbedded(t *testing.T) {
 	run(t, "", kick, "image", "shim", "--out", filepath.Join(dir, "shim.tar"))
 	kube := []string{
 		"--runtime", "kubernetes", "--image", n.Image, "--shim-image", c.Load(t, filepath.Join(dir, "shim.tar")),
-		"--kubeconfig", n.Kubeconfig, "--namespace", n.Name, "--gateway", fmt.Sprint(n.Host, ":", n.Port),
+		"--kubeconfig", n.Kubeconfig, "--namespace", n.Name, "--gateway", fmt.Sprint(n.Host, ":", n.Ports),
 	}
 	seed := seedBare(t)
 	kicked := func(t *testing.T, runtime string, args ...string) map[string]any {
@@ -64,6 +65,51 @@ func TestKubeLikeEmbedded(t *testing.T) {
 	}
 	if left := n.Kubectl(t, "get", "jobs,pods", "--namespace", n.Name, "--output", "name"); strings.TrimSpace(left) != "" {
 		t.Errorf("left behind: %s", left)
+	}
+}
+
+// TestKubeProcesses: two processes of kick at one address of this host each have a
+// gateway of their own, and their agents reach it while both run.
+func TestKubeProcesses(t *testing.T) {
+	n := kubetest.Open(t).Namespace(t)
+	dir := t.TempDir()
+	run(t, "", kick, "image", "shim", "--out", filepath.Join(dir, "shim.tar"))
+	shim := n.Load(t, filepath.Join(dir, "shim.tar"))
+	const script = `
+until [ -e /tmp/go ]; do sleep 0.1; done
+exec 3<>/dev/tcp/127.0.0.1/3128
+printf 'GET http://example.com/ HTTP/1.1\r\nHost: example.com\r\n\r\n' >&3
+read -r version code rest <&3
+[ "$code" = 403 ] && git commit -q --allow-empty -m answered`
+	ended := make(chan error, 2)
+	for _, agent := range []string{"one", "two"} {
+		cmd := exec.Command(kick, "run", "--state-dir", filepath.Join(dir, agent), "--repo", seedBare(t), "--publish", "branch", "--agent", agent,
+			"--runtime", "kubernetes", "--image", n.Image, "--shim-image", shim, "--kubeconfig", n.Kubeconfig, "--namespace", n.Name, "--gateway", fmt.Sprint(n.Host, ":", n.Ports),
+			"--", "bash", "-c", script)
+		cmd.Dir, cmd.Env = dir, []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + dir}
+		go func() {
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				err = fmt.Errorf("%w: %s", err, out)
+			}
+			ended <- err
+		}()
+	}
+	// Both are let go when both run.
+	var pods []string
+	for deadline := time.Now().Add(3 * time.Minute); len(pods) < 2; {
+		if len(ended) > 0 || time.Now().After(deadline) {
+			t.Fatalf("not both run: %q, %v", pods, <-ended)
+		}
+		pods = strings.Fields(n.Kubectl(t, "get", "pods", "--namespace", n.Name, "--field-selector", "status.phase=Running", "--output", "name"))
+	}
+	for _, pod := range pods {
+		n.Kubectl(t, "exec", "--namespace", n.Name, pod, "--", "sh", "-c", ">/tmp/go")
+	}
+	for range 2 {
+		if err := <-ended; err != nil { // 0 is published
+			t.Error(err)
+		}
 	}
 }
 
@@ -126,7 +172,7 @@ func TestKubeCodex(t *testing.T) {
 	run(t, "", kick, "image", "shim", "--out", shim)
 	p, h := newProvider(t), newHub(t, githubtest.Options{})
 	o, dir := p.kick(t, h, "codex", "--runtime", "kubernetes", "--image", image, "--shim-image", n.Load(t, shim),
-		"--kubeconfig", n.Kubeconfig, "--namespace", n.Name, "--gateway", fmt.Sprint(n.Host, ":", n.Port))
+		"--kubeconfig", n.Kubeconfig, "--namespace", n.Name, "--gateway", fmt.Sprint(n.Host, ":", n.Ports))
 	p.wantPullRequest(t, h, o, dir, modeltest.Responses)
 	if o.Isolation.Runtime != "kubernetes" {
 		t.Errorf("isolation %+v", o.Isolation)

@@ -270,6 +270,7 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 		Labels: map[string]string{"kick.dev/id": r.k.ID, "kick.dev/agent": r.req.Agent},
 	}
 	var gateway *egress.Gateway
+	var reached string // where sandboxes reach it, by TCP
 	started := false
 	switch {
 	case r.req.Runtime == openShellRuntime:
@@ -293,10 +294,10 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 				return sandbox.Result{}, err
 			}
 			defer func() { r.note("close the gateway's way in", close()) }()
-			cfg.TCP = way
-			before, _ := way.Refused()
+			cfg.TCP, reached = way.tcp, way.at
+			before, _ := way.tcp.Refused()
 			defer func() {
-				if note := strangersNote(way, before); note != "" && !started {
+				if note := strangersNote(way.tcp, before); note != "" && !started {
 					r.out.Notes = append(r.out.Notes, note)
 				}
 			}()
@@ -318,7 +319,7 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 		spec.Egress = sandbox.Egress{Socket: r.k.Path("egress/gateway.sock"), Port: agents.GatewayPort}
 		if way := cfg.TCP; way != nil {
 			spec.Egress.Socket, spec.Egress.TCP = "", &sandbox.EgressTCP{
-				Address: r.req.Kubernetes.Gateway, Secret: gateway.Secret(), Pin: way.Pin(), Trust: string(gateway.Trust()), Admit: gateway.Admit,
+				Address: reached, Secret: gateway.Secret(), Pin: way.Pin(), Trust: string(gateway.Trust()), Admit: gateway.Admit,
 			}
 		}
 		if gateway.Terminates() {

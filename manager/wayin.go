@@ -2,15 +2,20 @@ package manager
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
+	"strconv"
 	"sync"
+	"syscall"
 
 	"github.com/kickhq/kick/egress"
+	"github.com/kickhq/kick/policy"
 	"github.com/kickhq/kick/sandbox"
 )
 
-// waysIn are the ports at which the gateways of this process are reached by TCP.
+// waysIn are the ports at which the gateways of this process are reached by TCP, by
+// what the operator chose from.
 // All kicks at once share one; the secret that each brings tells them apart.
 var waysIn = struct {
 	mu   sync.Mutex
@@ -19,51 +24,68 @@ var waysIn = struct {
 
 type wayIn struct {
 	tcp   *egress.TCP
+	at    string // where sandboxes reach it
 	users int
 }
 
-// openWayIn opens the port of an address at which sandboxes reach this host, or joins
-// those who have it open.
-func openWayIn(address string) (*egress.TCP, func() error, error) {
-	fail := func(err error) (*egress.TCP, func() error, error) {
-		return nil, nil, &sandbox.Error{Kind: sandbox.ErrSpec, Op: "open the egress gateway to pods", Err: err,
-			Remedy: "Set kubernetes.gateway in kick.yaml or --gateway to the address and a free port at which pods reach this host (each process of kick has its own), or use network mode none"}
-	}
-	at, err := listenAt(address)
-	if err != nil {
-		return fail(err)
-	}
+// openWayIn opens a port of an address at which sandboxes reach this host, or joins
+// those who have one of these open. gateway is as in sandbox.KubernetesChoice.
+func openWayIn(gateway string) (*wayIn, func() error, error) {
 	w := &waysIn
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	in := w.open[at]
+	in := w.open[gateway]
 	if in == nil {
-		tcp, err := egress.ListenTCP(at)
-		if err != nil {
-			return fail(err)
+		var err error
+		if in, err = listenFor(gateway); err != nil {
+			return nil, nil, &sandbox.Error{Kind: sandbox.ErrSpec, Op: "open the egress gateway to pods", Err: err,
+				Remedy: "Set kubernetes.gateway in kick.yaml or --gateway to the address at which pods reach this host and to ports of which one is free, as in 10.1.2.3:8377-8392 (each process of kick has its own), or use network mode none"}
 		}
-		in = &wayIn{tcp: tcp}
-		w.open[at] = in
+		w.open[gateway] = in
 	}
 	in.users++
-	return in.tcp, func() error {
+	return in, func() error {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if in.users--; in.users > 0 {
 			return nil
 		}
-		delete(w.open, at)
+		delete(w.open, gateway)
 		return in.tcp.Close()
 	}, nil
 }
 
-// listenAt returns where to listen for what sandboxes reach at an address: there, if
-// it is one of this host's own, and else, where a network rewrites it, at every one.
-func listenAt(address string) (string, error) {
-	host, port, err := net.SplitHostPort(address)
+// listenFor listens at the first port that is free. A port that another process has
+// is never shared with it: the sandboxes of each would come to the other.
+func listenFor(gateway string) (*wayIn, error) {
+	host, text, err := net.SplitHostPort(gateway)
 	if err != nil {
-		return "", fmt.Errorf("%q is no address and port", address)
+		return nil, fmt.Errorf("%q is no address and port", gateway)
 	}
+	ports, err := policy.ParsePorts(text)
+	if err != nil {
+		return nil, err
+	}
+	own, err := listenHost(host)
+	if err != nil {
+		return nil, err
+	}
+	for port := ports.First; ; port++ {
+		tcp, err := egress.ListenTCP(net.JoinHostPort(own, strconv.Itoa(port)))
+		switch {
+		case err == nil:
+			_, port, err := net.SplitHostPort(tcp.Address())
+			return &wayIn{tcp: tcp, at: net.JoinHostPort(host, port)}, err
+		case !errors.Is(err, syscall.EADDRINUSE) || port == ports.Last:
+			return nil, err
+		}
+	}
+}
+
+// listenHost returns where to listen for what sandboxes reach at a host: there, if
+// it is an address of this one's own, and else, where a network rewrites it, at
+// every one.
+func listenHost(host string) (string, error) {
 	own, err := net.InterfaceAddrs()
 	if err != nil {
 		return "", fmt.Errorf("look at this host's addresses: %w", err)
@@ -71,10 +93,10 @@ func listenAt(address string) (string, error) {
 	ip := net.ParseIP(host)
 	for _, a := range own {
 		if n, ok := a.(*net.IPNet); ok && ip != nil && n.IP.Equal(ip) {
-			return net.JoinHostPort(ip.String(), port), nil
+			return ip.String(), nil
 		}
 	}
-	return ":" + port, nil
+	return "", nil
 }
 
 // strangersNote tells who was refused since there were so many: a sandbox that does not
@@ -87,15 +109,15 @@ func strangersNote(way *egress.TCP, before int) string {
 	return fmt.Sprintf("the egress gateway at %s refused connections from where it knows no sandbox (%d, the last from %s): if that is a node's address, the cluster rewrites the pods' on their way, see \"What does not work\" in docs/kubernetes.md", way.Address(), n-before, last)
 }
 
-// TryWayIn opens the gateway's port for an address at which sandboxes reach this host,
+// TryWayIn opens a port of the gateway for an address at which sandboxes reach this host,
 // and closes it again. It returns where it listened. Whether sandboxes get there, the
 // first kick finds out.
-func TryWayIn(address string) (string, error) {
-	way, close, err := openWayIn(address)
+func TryWayIn(gateway string) (string, error) {
+	way, close, err := openWayIn(gateway)
 	if err != nil {
 		return "", err
 	}
-	return way.Address(), close()
+	return way.tcp.Address(), close()
 }
 
 // journaled is a choice as the journal has it.

@@ -61,10 +61,11 @@ type IPBlock struct {
 	Except []netip.Prefix `yaml:"except,omitempty"`
 }
 
-// NetworkPort is a port.
+// NetworkPort is a port, or with EndPort all from one to the other.
 type NetworkPort struct {
 	Protocol string `yaml:"protocol"`
 	Port     int    `yaml:"port"`
+	EndPort  int    `yaml:"endPort,omitempty"`
 }
 
 // Cluster says where sandboxes and gateway run in a cluster.
@@ -74,12 +75,12 @@ type Cluster struct {
 	// Addresses are those of a gateway outside the cluster, as the gateway's host
 	// has them on the way to the pods. There is then no namespace of the gateway.
 	Addresses []netip.Prefix
-	Port      int // of the gateway
+	Ports     Ports // of the gateways: each process of kick at an address has one
 }
 
 // DefaultCluster is what `kick policy compile` writes if nobody says otherwise.
 func DefaultCluster() Cluster {
-	return Cluster{Sandboxes: "kick-sandboxes", Gateway: "kick-gateway", Port: 8377}
+	return Cluster{Sandboxes: "kick-sandboxes", Gateway: "kick-gateway", Ports: Ports{8377, 8392}}
 }
 
 // A sandbox's pod has NetworkLabel with NetworkRestricted if the gateway is its
@@ -106,9 +107,18 @@ func pods(namespace string, labels map[string]string) NetworkPeer {
 func tcp(ports ...int) []NetworkPort {
 	out := make([]NetworkPort, len(ports))
 	for i, p := range ports {
-		out[i] = NetworkPort{"TCP", p}
+		out[i] = NetworkPort{Protocol: "TCP", Port: p}
 	}
 	return out
+}
+
+// gateways are the ports at which gateways listen.
+func (c Cluster) gateways() []NetworkPort {
+	p := NetworkPort{Protocol: "TCP", Port: c.Ports.First}
+	if c.Ports.Last > c.Ports.First {
+		p.EndPort = c.Ports.Last
+	}
+	return []NetworkPort{p}
 }
 
 // NetworkPolicies makes the policies of the sandboxes, and one for the gateway if
@@ -129,7 +139,7 @@ func (e Egress) NetworkPolicies(c Cluster) ([]NetworkPolicy, error) {
 		NetworkPolicySpec{
 			PodSelector: labelSelector{map[string]string{nameLabel: gatewayName}},
 			PolicyTypes: []string{"Ingress", "Egress"},
-			Ingress:     []IngressRule{{[]NetworkPeer{pods(c.Sandboxes, restricted)}, tcp(c.Port)}},
+			Ingress:     []IngressRule{{[]NetworkPeer{pods(c.Sandboxes, restricted)}, c.gateways()}},
 			Egress:      append([]EgressRule{resolver()}, r.outside()...),
 		},
 	}), nil
@@ -158,7 +168,7 @@ func (c Cluster) SandboxPolicies() ([]NetworkPolicy, error) {
 			NetworkPolicySpec{
 				PodSelector: labelSelector{restricted},
 				PolicyTypes: []string{"Egress"},
-				Egress:      []EgressRule{{gateway, tcp(c.Port)}},
+				Egress:      []EgressRule{{gateway, c.gateways()}},
 			},
 		},
 	}, nil
@@ -177,8 +187,8 @@ func (c Cluster) check() error {
 	if len(names) == 2 && c.Sandboxes == c.Gateway {
 		return fmt.Errorf("sandboxes and gateway share the namespace %s: give the gateway one of its own", c.Gateway)
 	}
-	if c.Port < 1 || c.Port > 65535 {
-		return fmt.Errorf("port %d of the gateway: write 1 to 65535", c.Port)
+	if p := c.Ports; p.First < 1 || p.Last < p.First || p.Last > 65535 {
+		return fmt.Errorf("ports %s of the gateway: write 1 to 65535", p)
 	}
 	for _, a := range c.Addresses {
 		switch {
@@ -202,7 +212,7 @@ func blocks(addresses []netip.Prefix) []NetworkPeer {
 func resolver() EgressRule {
 	return EgressRule{
 		[]NetworkPeer{pods("kube-system", map[string]string{"k8s-app": "kube-dns"})},
-		[]NetworkPort{{"UDP", 53}, {"TCP", 53}},
+		[]NetworkPort{{Protocol: "UDP", Port: 53}, {Protocol: "TCP", Port: 53}},
 	}
 }
 

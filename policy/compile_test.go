@@ -65,6 +65,20 @@ func compiled(t *testing.T, file string) (shell, network []byte) {
 	return shell, network
 }
 
+func TestParsePorts(t *testing.T) {
+	t.Parallel()
+	for s, want := range map[string]Ports{"0": {}, "8377": {8377, 8377}, "8377-8392": {8377, 8392}, "65535-65535": {65535, 65535}} {
+		if p, err := ParsePorts(s); err != nil || p != want {
+			t.Errorf("%s: %v, %v", s, p, err)
+		}
+	}
+	for _, s := range []string{"", "-", "x", "-1", "1-", "0-5", "9-8", "65536", "1-65536", "1-2-3", " 1", "+1"} {
+		if p, err := ParsePorts(s); err == nil || !strings.Contains(err.Error(), "are no ports") {
+			t.Errorf("%q: %v, %v", s, p, err)
+		}
+	}
+}
+
 func TestCompileErrors(t *testing.T) {
 	t.Parallel()
 	e := Egress{Hosts: []Host{{Host: "a.test", Ports: []int{6443}}}}
@@ -75,11 +89,12 @@ func TestCompileErrors(t *testing.T) {
 		cluster Cluster
 		want    string
 	}{
-		{Cluster{Sandboxes: "a", Gateway: "a", Port: 1}, "share the namespace a"},
-		{Cluster{Sandboxes: "A", Gateway: "b", Port: 1}, "is no name"},
-		{Cluster{Sandboxes: "a", Gateway: "b", Port: 0}, "port 0"},
-		{Cluster{Sandboxes: "a", Addresses: prefixes("0.0.0.0/0"), Port: 1}, "would be anywhere"},
-		{Cluster{Sandboxes: "a", Addresses: prefixes("10.1.2.3/24"), Port: 1}, "write 10.1.2.0/24, or 10.1.2.3/32"},
+		{Cluster{Sandboxes: "a", Gateway: "a", Ports: Ports{1, 1}}, "share the namespace a"},
+		{Cluster{Sandboxes: "A", Gateway: "b", Ports: Ports{1, 1}}, "is no name"},
+		{Cluster{Sandboxes: "a", Gateway: "b"}, "ports 0 of the gateway"},
+		{Cluster{Sandboxes: "a", Gateway: "b", Ports: Ports{8, 7}}, "ports 8-7 of the gateway"},
+		{Cluster{Sandboxes: "a", Addresses: prefixes("0.0.0.0/0"), Ports: Ports{1, 1}}, "would be anywhere"},
+		{Cluster{Sandboxes: "a", Addresses: prefixes("10.1.2.3/24"), Ports: Ports{1, 1}}, "write 10.1.2.0/24, or 10.1.2.3/32"},
 	} {
 		if _, err := (Egress{}).NetworkPolicies(c.cluster); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: %v", c.cluster, err)
@@ -94,7 +109,7 @@ func TestCompileErrors(t *testing.T) {
 // its address and port, and has no policy in the cluster.
 func TestNetworkPolicyOfGatewayOutside(t *testing.T) {
 	t.Parallel()
-	c := Cluster{Sandboxes: "boxes", Addresses: prefixes("10.1.2.3/32", "fd00::3/128"), Port: 8377}
+	c := Cluster{Sandboxes: "boxes", Addresses: prefixes("10.1.2.3/32", "fd00::3/128"), Ports: Ports{8377, 8379}}
 	list, err := (Egress{}).NetworkPolicies(c)
 	if err != nil {
 		t.Fatal(err)
@@ -114,6 +129,7 @@ func TestNetworkPolicyOfGatewayOutside(t *testing.T) {
 		want   bool
 	}{
 		{restricted, "10.1.2.3", 8377, true}, {restricted, "fd00::3", 8377, true},
+		{restricted, "10.1.2.3", 8379, true}, {restricted, "10.1.2.3", 8376, false}, {restricted, "10.1.2.3", 8380, false},
 		{restricted, "10.1.2.3", 443, false}, {restricted, "10.1.2.4", 8377, false},
 		{nil, "10.1.2.3", 8377, false}, {map[string]string{NetworkLabel: "none"}, "10.1.2.3", 8377, false},
 	} {

@@ -100,8 +100,9 @@ type KubernetesChoice struct {
 	// Canaries are addresses, HOST:PORT, which a pod reaches unless a NetworkPolicy
 	// keeps it from that; it must not. Empty: the API server's.
 	Canaries []string `json:"canaries,omitempty"`
-	// Gateway is where pods reach kick's egress gateway, as ADDRESS:PORT; the port
-	// is the one that kick listens on. The launcher itself does not use it.
+	// Gateway is where pods reach kick's egress gateway, as ADDRESS:PORT or
+	// ADDRESS:PORT-PORT; of these ports each process of kick listens on the first
+	// that is free. The launcher itself does not use it.
 	Gateway string `json:"gateway,omitempty"`
 }
 

@@ -21,7 +21,7 @@ import (
 func TestKubeEgress(t *testing.T) {
 	t.Parallel()
 	n := kubetest.Open(t).Namespace(t)
-	in, err := egress.ListenTCP(netip.AddrPortFrom(n.Host, uint16(n.Port)).String())
+	in, err := egress.ListenTCP(netip.AddrPortFrom(n.Host, uint16(n.Ports.First)).String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ try %[4]s %[5]d host
 try %[6]s %[7]d apiserver
 try 169.254.169.254 80 metadata
 if timeout 5 getent hosts example.com; then echo "reached name"; else echo "closed name"; fi
-`, gatewayPort, n.Host, n.Port, beside.Addr(), beside.Port(), n.APIServer(t).Addr(), n.APIServer(t).Port())
+`, gatewayPort, n.Host, n.Ports.First, beside.Addr(), beside.Port(), n.APIServer(t).Addr(), n.APIServer(t).Port())
 	k := newKubeKick(t, n, "")
 	k.spec.Command = []string{"bash", "-c", script}
 	var audit bytes.Buffer // written until Close, read after

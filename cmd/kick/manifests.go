@@ -52,7 +52,7 @@ app.kubernetes.io/name=kick-gateway in the gateway's namespace.`,
 	f.StringVar(&o.Sandboxes, "sandbox-namespace", o.Sandboxes, "`namespace` of the sandboxes, and of nothing else")
 	f.StringVar(&o.Gateway, "gateway-namespace", o.Gateway, "`namespace` of kick's account and, in the cluster, of kick")
 	f.StringArrayVar(&o.addresses, "gateway-address", nil, "`network` of a gateway outside the cluster, as 10.1.2.3/32; may be repeated")
-	f.IntVar(&o.Port, "gateway-port", o.Port, "`port` of the gateway")
+	f.Var(&o.Ports, "gateway-port", "`ports` of the gateways, one for each process of kick at the address: the first and the last, or one")
 	f.StringVar(&o.Account, "account", o.Account, "`name` of kick's service account")
 	f.StringArrayVar(&o.tiers, "tier", nil, "quota of a priority, as NAME=PODS[,CPU[,MEMORY]] with NAME high, normal, low, or none for sandboxes without a class; may be repeated (default 4, 16, 16 and 16 pods)")
 	f.StringVar(&o.Image, "image", "", "`image` that every node is to hold")

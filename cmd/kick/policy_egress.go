@@ -171,7 +171,7 @@ nothing else. What the form cannot say is an error or a comment in it.`,
 	f.StringArrayVar(&o.binaries, "binary", nil, "openshell: real `path` of a program that may use the network; may be repeated (default: git, curl and interpreters of common images)")
 	f.StringVar(&o.cluster.Sandboxes, "sandbox-namespace", o.cluster.Sandboxes, "networkpolicy: `namespace` of the sandboxes")
 	f.StringVar(&o.cluster.Gateway, "gateway-namespace", o.cluster.Gateway, "networkpolicy: `namespace` of the gateway")
-	f.IntVar(&o.cluster.Port, "gateway-port", o.cluster.Port, "networkpolicy: `port` of the gateway")
+	f.Var(&o.cluster.Ports, "gateway-port", "networkpolicy: `ports` of the gateways, the first and the last, or one")
 	return c
 }
 

@@ -1,12 +1,14 @@
 package config
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"slices"
 	"strconv"
 
 	"github.com/kickhq/kick/internal/lazyregexp"
+	"github.com/kickhq/kick/policy"
 	"github.com/kickhq/kick/sandbox"
 )
 
@@ -19,7 +21,7 @@ var kubernetesFields = []field[sandbox.KubernetesChoice]{
 		object{"type": "string"}, kubeText(func(c *sandbox.KubernetesChoice) *string { return &c.Context }, readWord)},
 	{"namespace", "Where the Jobs are made; kick manifests kubernetes prints one that is fit for them. Default: the context's.",
 		kubeNameSchema, kubeText(func(c *sandbox.KubernetesChoice) *string { return &c.Namespace }, readKubeName)},
-	{"gateway", "Where pods reach kick's egress gateway, as ADDRESS:PORT with a numeric address; kick listens on that port. It is needed unless network_mode is none.",
+	{"gateway", "Where pods reach kick's egress gateway, as ADDRESS:PORT or ADDRESS:PORT-PORT with a numeric address; each process of kick listens on the first of these ports that is free. It is needed unless network_mode is none.",
 		object{"type": "string"}, kubeText(func(c *sandbox.KubernetesChoice) *string { return &c.Gateway }, readGateway)},
 	{"shim_image", "An image with kick's shim at /kick-shim, which an init container puts into the pod. Default: the agent's image has it at /usr/libexec/kick/kick-shim.",
 		object{"type": "string"}, kubeText(func(c *sandbox.KubernetesChoice) *string { return &c.ShimImage }, readWord)},
@@ -131,8 +133,10 @@ func readGateway(d *decoder, p place) (string, bool) {
 	if !ok || v == "" {
 		return "", ok
 	}
-	if a, err := netip.ParseAddrPort(v); err != nil || a.Port() == 0 {
-		d.problem(p, shown(v)+" is not ADDRESS:PORT", "write it like 192.0.2.1:8377, with a numeric address")
+	host, port, err := net.SplitHostPort(v)
+	_, err2 := netip.ParseAddr(host)
+	if ports, err3 := policy.ParsePorts(port); errors.Join(err, err2, err3) != nil || ports.First == 0 {
+		d.problem(p, shown(v)+" is not ADDRESS:PORT", "write it like 192.0.2.1:8377 or 192.0.2.1:8377-8392, with a numeric address")
 		return "", false
 	}
 	return v, true

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/kickhq/kick/internal/kickid"
 	"github.com/kickhq/kick/internal/manifests"
+	"github.com/kickhq/kick/policy"
 )
 
 // What scripts/kube.sh tells the tests.
@@ -170,10 +172,10 @@ func output(t testing.TB, cmd *exec.Cmd) string {
 // by `kick manifests kubernetes`.
 type Namespace struct {
 	*Cluster
-	Name       string // of the namespace
-	Gateway    string // the namespace of kick's account
-	Port       int    // where sandboxes with a restricted network reach this host
-	Kubeconfig string // of kick's account, which has the rights of the manifests and no other
+	Name       string       // of the namespace
+	Gateway    string       // the namespace of kick's account
+	Ports      policy.Ports // where sandboxes with a restricted network reach this host; two
+	Kubeconfig string       // of kick's account, which has the rights of the manifests and no other
 	token      string
 }
 
@@ -183,7 +185,7 @@ func (c *Cluster) Namespace(t testing.TB, change ...func(*manifests.Kubernetes))
 	t.Helper()
 	id := kickid.New()
 	m := manifests.Default()
-	m.Sandboxes, m.Gateway, m.Port = "sandboxes-"+id, "kick-"+id, c.freePort(t)
+	m.Sandboxes, m.Gateway, m.Ports = "sandboxes-"+id, "kick-"+id, c.freePorts(t)
 	m.Addresses = []netip.Prefix{netip.PrefixFrom(c.Host, c.Host.BitLen())}
 	for _, f := range change {
 		f(&m)
@@ -192,7 +194,7 @@ func (c *Cluster) Namespace(t testing.TB, change ...func(*manifests.Kubernetes))
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &Namespace{Cluster: c, Name: m.Sandboxes, Gateway: m.Gateway, Port: m.Port}
+	n := &Namespace{Cluster: c, Name: m.Sandboxes, Gateway: m.Gateway, Ports: m.Ports}
 	t.Cleanup(func() {
 		c.Kubectl(t, "delete", "namespace", n.Name, n.Gateway, "--wait=false", "--ignore-not-found")
 	})
@@ -202,15 +204,22 @@ func (c *Cluster) Namespace(t testing.TB, change ...func(*manifests.Kubernetes))
 	return n
 }
 
-// freePort is one that nobody listened at a moment ago.
-func (c *Cluster) freePort(t testing.TB) int {
+// freePorts are two at which nobody listened a moment ago.
+func (c *Cluster) freePorts(t testing.TB) policy.Ports {
 	t.Helper()
-	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(c.Host, 0)))
-	if err != nil {
-		t.Fatal(err)
+	for {
+		first, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(c.Host, 0)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		port := first.Addr().(*net.TCPAddr).Port
+		next, err := net.Listen("tcp", net.JoinHostPort(c.Host.String(), strconv.Itoa(port+1)))
+		_ = first.Close() // nobody has connected
+		if err == nil {
+			_ = next.Close()
+			return policy.Ports{First: port, Last: port + 1}
+		}
 	}
-	defer func() { _ = l.Close() }() // nobody has connected
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 var (

@@ -154,7 +154,7 @@ func TestKubeNetwork(t *testing.T) {
 	closed := c.Namespace(t)
 	open := c.Namespace(t)
 	open.Kubectl(t, "delete", "networkpolicy", "--all", "--namespace", open.Name)
-	gateway, other := serve(t, netip.AddrPortFrom(c.Host, uint16(closed.Port))), serve(t, netip.AddrPortFrom(c.Host, 0))
+	gateway, other := serve(t, netip.AddrPortFrom(c.Host, uint16(closed.Ports.Last))), serve(t, netip.AddrPortFrom(c.Host, 0))
 
 	// A pod is open at first, and closed a moment later: it says when it knows.
 	script := fmt.Sprintf(`try() { timeout 3 bash -c "</dev/tcp/$1/$2" 2>/dev/null && echo "$3 open" || echo "$3 closed"; }

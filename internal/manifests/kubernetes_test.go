@@ -12,6 +12,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/kickhq/kick/policy"
 	"github.com/kickhq/kick/sandbox"
 )
 
@@ -22,7 +23,7 @@ func outside() Kubernetes {
 	k := Default()
 	k.Sandboxes, k.Gateway, k.Account = "boxes", "agents", "launcher"
 	k.Addresses = []netip.Prefix{netip.MustParsePrefix("10.1.2.3/32"), netip.MustParsePrefix("fd00::3/128")}
-	k.Port = 9000
+	k.Ports = policy.Ports{First: 9000, Last: 9000}
 	k.Tiers = []Tier{{Name: "normal", Pods: 8, CPU: "16", Memory: "64Gi"}, {Name: NoTier}}
 	k.Image = "registry.example/agents/codex@sha256:" + strings.Repeat("ab", 32)
 	k.PullSecrets = []string{"registry"}
@@ -174,7 +175,7 @@ func TestKubernetesErrors(t *testing.T) {
 		{func(k *Kubernetes) { k.Account = "x\ny" }, "is no name"},
 		{func(k *Kubernetes) { k.PullSecrets = []string{"-"} }, "is no name"},
 		{func(k *Kubernetes) { k.Image = "A B" }, "image"},
-		{func(k *Kubernetes) { k.Port = 0 }, "port 0"},
+		{func(k *Kubernetes) { k.Ports = policy.Ports{} }, "ports 0"},
 		{func(k *Kubernetes) { k.Tiers = append(k.Tiers, Tier{Name: "low"}) }, "tier low is there twice"},
 	} {
 		k := Default()

@@ -204,6 +204,12 @@ type selector struct {
 type Port struct {
 	Protocol string
 	Port     int
+	EndPort  int `yaml:"endPort"`
+}
+
+// covers tells whether a port of a rule is or has one that is asked about.
+func (p Port) covers(asked Port) bool {
+	return p.Protocol == asked.Protocol && asked.Port >= p.Port && asked.Port <= max(p.Port, p.EndPort)
 }
 
 // ParseNetworkPolicies reads manifests.
@@ -231,7 +237,7 @@ func (ps NetworkPolicies) Reaches(from string, labels map[string]string, ip neti
 		}
 		selected = true
 		for _, e := range p.Spec.Egress {
-			if slices.Contains(e.Ports, port) && slices.ContainsFunc(e.To, func(peer peer) bool {
+			if slices.ContainsFunc(e.Ports, func(p Port) bool { return p.covers(port) }) && slices.ContainsFunc(e.To, func(peer peer) bool {
 				if peer.IPBlock != nil {
 					return ip.IsValid() && peer.IPBlock.CIDR.Contains(ip) && !slices.ContainsFunc(peer.IPBlock.Except, func(x netip.Prefix) bool { return x.Contains(ip) })
 				}
