@@ -17,6 +17,8 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/kickhq/kick/internal/frame"
 	"github.com/kickhq/kick/internal/kube"
 	"github.com/kickhq/kick/internal/resume"
@@ -78,10 +80,11 @@ type KubernetesChoice struct {
 	// ServiceAccount is the pod's account, whose token it does not get. Empty:
 	// default.
 	ServiceAccount string `json:"serviceAccount,omitempty"`
-	// NodeSelector, Tolerations, RuntimeClass, PriorityClass and PullSecrets are as
-	// in a pod.
+	// NodeSelector, Tolerations, Affinity, RuntimeClass, PriorityClass and PullSecrets
+	// are as in a pod.
 	NodeSelector  map[string]string `json:"nodeSelector,omitempty"`
 	Tolerations   []Toleration      `json:"tolerations,omitempty"`
+	Affinity      *corev1.Affinity  `json:"affinity,omitempty"`
 	RuntimeClass  string            `json:"runtimeClass,omitempty"`
 	PriorityClass string            `json:"priorityClass,omitempty"`
 	PullSecrets   []string          `json:"pullSecrets,omitempty"`

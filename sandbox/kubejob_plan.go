@@ -161,6 +161,7 @@ func (p *kubePlan) pod(wait string) corev1.PodSpec {
 		}},
 		Volumes:           volumes,
 		NodeSelector:      c.NodeSelector,
+		Affinity:          c.Affinity,
 		PriorityClassName: c.PriorityClass,
 	}
 	if !c.HostUsers {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kickhq/kick/internal/frame"
 )
@@ -34,7 +35,10 @@ var kubeCases = map[string]struct {
 		KubernetesConfig{KubernetesChoice: KubernetesChoice{
 			Namespace: "sandboxes", ShimImage: "registry.example/kick/shim@sha256:5555555555555555555555555555555555555555555555555555555555555555",
 			ServiceAccount: "sandbox", NodeSelector: map[string]string{"pool": "agents"},
-			Tolerations:  []Toleration{{Key: "agents", Value: "only", Effect: "NoSchedule"}, {Key: "spot"}},
+			Tolerations: []Toleration{{Key: "agents", Value: "only", Effect: "NoSchedule"}, {Key: "spot"}},
+			Affinity: &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{
+				{Weight: 1, PodAffinityTerm: corev1.PodAffinityTerm{TopologyKey: "kubernetes.io/hostname", LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{labelAgent: "scanner"}}}},
+			}}},
 			RuntimeClass: "gvisor", PriorityClass: "kick-low", PullSecrets: []string{"registry"}, Queue: "agents", Canaries: []string{"192.0.2.1:443"},
 		}, RequestCPU: 1, RequestMemory: 1 << 30, RequestDisk: 2 << 30},
 		LaunchSpec{

@@ -51,6 +51,9 @@ func TestParseRefuses(t *testing.T) {
 		{"host as Podman's network", "agent_sandbox: {podman_network: host}", []string{`1:33: agent_sandbox.podman_network: "host" is the host's own network; name a network that was made for agents`}},
 		{"another container's network", "agent_sandbox: {podman_network: 'container:db'}", []string{`1:33: agent_sandbox.podman_network: "container:db" is another container's network`}},
 		{"other OCI runtime", "agent_sandbox: {podman_oci_runtime: lxc}", []string{`1:37: agent_sandbox.podman_oci_runtime: is "lxc"; use one of crun, runc, runsc, krun, kata`}},
+		{"no affinity", "agent_sandbox: {kubernetes: {affinity: {nodeAfinity: {}}}}", []string{`1:40: agent_sandbox.kubernetes.affinity: is no affinity of a pod: unknown field "nodeAfinity"; write it as in a pod`}},
+		{"an affinity's weight as text", "agent_sandbox: {kubernetes: {affinity: {podAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: many}]}}}}", []string{`1:40: agent_sandbox.kubernetes.affinity: is no affinity of a pod: cannot unmarshal string`}},
+		{"a credential in an affinity", "agent_sandbox: {kubernetes: {affinity: {nodeAffinity: {x: ghp_" + strings.Repeat("a1B2", 9) + "}}}}", []string{`1:40: agent_sandbox.kubernetes.affinity: is no affinity of a pod: unknown field "x"`, `1:59: agent_sandbox.kubernetes.affinity.nodeAffinity.x: looks like a GitHub token`}},
 		{"negative timeout", "agent_sandbox: {timeout_s: -1}", []string{`1:28: agent_sandbox.timeout_s: is "-1"; write a whole number of seconds from 0 to 604800`}},
 		{"absurd timeout", "agent_sandbox: {timeout_s: 604801}", []string{`1:28: agent_sandbox.timeout_s: is "604801"`}},
 		{"timeout beyond 64 bits", "agent_sandbox: {timeout_s: 99999999999999999999}", []string{`1:28: agent_sandbox.timeout_s: is "999`}},
@@ -162,6 +165,32 @@ agents:
   a: {command: make fix, repo: "git@github.com:acme/api.git", base: release/1.x, publish: none, env: {A: b, N: 1.10, Y: yes, T: true}, sandbox: {enabled: true}}
   b: {command: [sleep, 100, "-x"], repo: /srv/git/api.git}
   c: {kind: opencode, repo: "ssh://git@example.org/r", env: {ANTHROPIC_API_KEY: kick-dummy-key}}
+`,
+	"kubernetes": `
+agent_sandbox:
+  kubernetes:
+    kubeconfig: /etc/kick/kubeconfig
+    context: production
+    namespace: kick-sandboxes
+    gateway: 10.1.2.3:8377
+    shim_image: registry.example/kick-shim@sha256:abc
+    service_account: sandbox
+    node_selector: {pool: agents}
+    tolerations: [{key: agents, value: only, effect: NoSchedule}, {key: spot}]
+    affinity:
+      nodeAffinity:
+        requiredDuringSchedulingIgnoredDuringExecution:
+          nodeSelectorTerms: [{matchExpressions: [{key: zone, operator: In, values: [a, b]}]}]
+      podAntiAffinity:
+        preferredDuringSchedulingIgnoredDuringExecution: [{weight: 5, podAffinityTerm: {topologyKey: zone}}]
+    runtime_class: gvisor
+    priority_class: kick-low
+    pull_secrets: [registry]
+    queue: agents
+    pool: agents
+    pool_wait_s: 30
+    host_users: true
+    canaries: ["192.0.2.1:443"]
 `,
 	"alias":    "agents:\n  a: {sandbox: &s {enabled: true}}\n  b: {sandbox: *s}\n",
 	"no image": "agents: {a: {sandbox: {enabled: true, limits: {memory: 16MiB}}}}",

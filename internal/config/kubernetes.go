@@ -1,11 +1,17 @@
 package config
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"net"
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kickhq/kick/internal/lazyregexp"
 	"github.com/kickhq/kick/policy"
@@ -32,6 +38,8 @@ var kubernetesFields = []field[sandbox.KubernetesChoice]{
 		func(d *decoder, p place, c *sandbox.KubernetesChoice) { c.NodeSelector = readLabels(d, p) }},
 	{"tolerations", "Taints of nodes that the pod tolerates: key, and value and effect if they matter.",
 		object{"type": "array", "items": mappingSchema(tolerationFields)}, decodeTolerations},
+	{"affinity", "The pod's affinity, as in a pod: nodeAffinity, podAffinity and podAntiAffinity.",
+		object{"type": []string{"object", "null"}}, decodeAffinity},
 	{"runtime_class", "The pod's RuntimeClass. Default: the cluster's.",
 		kubeNameSchema, kubeText(func(c *sandbox.KubernetesChoice) *string { return &c.RuntimeClass }, readKubeName)},
 	{"priority_class", "The pod's PriorityClass. Default: the cluster's.",
@@ -98,6 +106,50 @@ func decodeTolerations(d *decoder, p place, c *sandbox.KubernetesChoice) {
 		decodeMapping(d, it, &t, tolerationFields)
 		c.Tolerations = append(c.Tolerations, t)
 	}
+}
+
+// decodeAffinity reads what Kubernetes has a type for. What that does not know is
+// refused here, and not dropped by the API server.
+func decodeAffinity(d *decoder, p place, c *sandbox.KubernetesChoice) {
+	b, err := json.Marshal(plain(d, p))
+	if err == nil {
+		strict := json.NewDecoder(bytes.NewReader(b))
+		strict.DisallowUnknownFields()
+		c.Affinity = &corev1.Affinity{}
+		err = strict.Decode(c.Affinity)
+	}
+	if err != nil {
+		d.problem(p, "is no affinity of a pod: "+strings.TrimPrefix(err.Error(), "json: "), "write it as in a pod: kubectl explain pod.spec.affinity")
+	}
+}
+
+// plain is a value of any kind as JSON has it.
+func plain(d *decoder, p place) any {
+	n := d.visit(p)
+	switch {
+	case n == nil || isNull(n):
+		return nil
+	case n.Kind == yaml.MappingNode:
+		m := map[string]any{}
+		for _, e := range d.mapping(p) {
+			m[e.key] = plain(d, e.place)
+		}
+		return m
+	case n.Kind == yaml.SequenceNode:
+		items, _ := d.list(p, "a list")
+		list := make([]any, len(items))
+		for i, it := range items {
+			list[i] = plain(d, it)
+		}
+		return list
+	}
+	var v any
+	if n, ok := d.scalar(p, "a value"); ok {
+		if err := n.Decode(&v); err != nil {
+			d.problem(p, "cannot be read: "+err.Error(), "write text, a number, true or false")
+		}
+	}
+	return v
 }
 
 // kubeName is the name of an object: a DNS subdomain.

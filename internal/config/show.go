@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/kickhq/kick/sandbox"
 )
 
 // Row is one line of what holds for an agent.
@@ -72,6 +74,12 @@ func (r Resolved) WriteTable(w io.Writer) error {
 // cell writes a value in one line, quoted where it would not be read as it is.
 func cell(key string, v any) string {
 	switch v := v.(type) {
+	case sandbox.KubernetesChoice:
+		b, err := json.Marshal(v)
+		if err != nil {
+			return err.Error()
+		}
+		return string(b)
 	case []string:
 		words := make([]string, len(v))
 		for i, w := range v {
