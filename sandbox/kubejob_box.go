@@ -50,7 +50,6 @@ type kubeBox struct {
 // Bounds of what is done again.
 const (
 	kubeAttempts = 3                // to have a pod, where the cluster took the one before away
-	kubeCut      = 2 * time.Minute  // without a connection, while the pod runs
 	kubeRemove   = 2 * time.Minute  // for the end of a pod and its Job
 	kubeAdopt    = 15 * time.Second // for the pod of an orphan to be seen
 )
@@ -264,7 +263,8 @@ func (b *kubeBox) find(ctx context.Context) error {
 	return nil
 }
 
-// carry connects with the shim, again and again while the pod runs.
+// carry connects with the shim, again and again while the pod runs. It gives up when
+// a pod that nobody has come to has stopped its command.
 func (b *kubeBox) carry(ctx context.Context) {
 	shim := b.pod.Spec.Containers[0].Command[0]
 	pause, since := 10*time.Millisecond, time.Now()
@@ -277,11 +277,14 @@ func (b *kubeBox) carry(ctx context.Context) {
 		if errors.Is(err, resume.ErrEnded) || ctx.Err() != nil {
 			return
 		}
-		if time.Since(begun) > time.Second {
-			pause, since = 10*time.Millisecond, time.Now()
+		if conn != nil && !errors.Is(err, resume.ErrGreeting) { // it was connected
+			since = time.Now()
 		}
-		if final := strings.Contains(err.Error(), "orbidden") && !b.client.Settling() || time.Since(since) > kubeCut; final {
-			b.noteEnd(kubeNews{phase: kubeEnded, reason: ReasonLost, why: "the line to the pod is cut: " + escaped(err.Error())})
+		if time.Since(begun) > time.Second {
+			pause = 10 * time.Millisecond
+		}
+		if final := strings.Contains(err.Error(), "orbidden") && !b.client.Settling() || time.Since(since) > b.launcher.config.Alone; final {
+			b.noteEnd(kubeNews{phase: kubeEnded, reason: ReasonLost, why: fmt.Sprintf("the line to the pod is cut for %v: %s", time.Since(since).Round(time.Second), escaped(err.Error()))})
 			b.line.End()
 			return
 		}

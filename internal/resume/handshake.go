@@ -42,12 +42,13 @@ func NewClient(key []byte, first bool) *Client {
 }
 
 // Carry speaks over a connection until it breaks, which the error says, or the
-// session ends. The connection is closed then. Of two at once the later one counts.
+// session ends. The connection is closed then. It has carried nothing if the error is
+// ErrGreeting. Of two at once the later one counts.
 func (c *Client) Carry(conn io.ReadWriteCloser) error {
 	carrier, r, w, err := c.greet(conn)
 	if err != nil {
 		conn.Close()
-		return fmt.Errorf("greet the shim: %w", err)
+		return fmt.Errorf("%w: %w", ErrGreeting, err)
 	}
 	return c.carry(conn, carrier, r, w)
 }

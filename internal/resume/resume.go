@@ -63,6 +63,10 @@ const magic = "kick-resume-1\n"
 // ErrEnded is the error of a stream whose session is over.
 var ErrEnded = errors.New("the session is over")
 
+// ErrGreeting is the error of a connection at whose other end no server of the session
+// answered.
+var ErrGreeting = errors.New("greet the shim")
+
 // errProtocol is a connection that does not keep to the rules. It is given up,
 // and another may take its place.
 var errProtocol = errors.New("bad packet")

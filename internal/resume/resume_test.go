@@ -242,26 +242,33 @@ func TestWrongKey(t *testing.T) {
 	srv := NewServer()
 	// Without a key the server takes nobody who brings none.
 	conn, done := serveOn(t, srv)
-	if err := NewClient(testKey, false).Carry(conn); err == nil {
-		t.Error("a client without a key was welcome")
+	if err := NewClient(testKey, false).Carry(conn); !errors.Is(err, ErrGreeting) {
+		t.Errorf("a client without a key was welcome: %v", err)
 	}
 	conn.Close()
 	<-done
 	c := NewClient(testKey, true)
 	conn, _ = serveOn(t, srv)
-	go func() { _ = c.Carry(conn) }()
+	broke := make(chan error, 1)
+	go func() { broke <- c.Carry(conn) }()
 	t.Cleanup(c.End)
 	st := srv.Accept(time.Minute)
 	if st == nil {
 		t.Fatal("no session came")
 	}
+	conn.Close()
+	if err := <-broke; errors.Is(err, ErrGreeting) {
+		t.Errorf("a connection that had carried: %v", err)
+	}
+	conn, _ = serveOn(t, srv)
+	go func() { _ = c.Carry(conn) }()
 	for name, other := range map[string]*Client{
 		"another key, given":     NewClient(bytes.Repeat([]byte("x"), KeySize), true),
 		"another key, not given": NewClient(bytes.Repeat([]byte("x"), KeySize), false),
 	} {
 		conn, _ := serveOn(t, srv)
-		if err := other.Carry(conn); err == nil {
-			t.Errorf("%s: it was welcome", name)
+		if err := other.Carry(conn); !errors.Is(err, ErrGreeting) {
+			t.Errorf("%s: it was welcome: %v", name, err)
 		}
 	}
 	exchange(t, c, st, []byte("up"), []byte("down")) // all the same
