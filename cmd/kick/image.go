@@ -30,6 +30,7 @@ func newImage() *cobra.Command {
 
 type imageOptions struct {
 	image.Options
+	shim   bool
 	output string
 }
 
@@ -53,6 +54,7 @@ kept in $KICK_CACHE, or in kick below the user's cache directory.`,
 		Example: `  kick image build --agent codex --out image.tar
   podman load --input image.tar
   kick image build --package ripgrep --package python3 --name localhost/tools:1
+  kick image build --agent codex --shim --name registry.example/codex:1
   kick image build --from rootfs.tar --out layout -o json`,
 		Args: args(none),
 		RunE: func(c *cobra.Command, _ []string) error { return imageEnd(c.Context(), imageBuildRun(c.Context(), o)) },
@@ -62,6 +64,7 @@ kept in $KICK_CACHE, or in kick below the user's cache directory.`,
 	f.BoolVar(&o.Node, "node", false, "add Node.js; an agent that needs it brings it along")
 	f.StringSliceVar(&o.Packages, "package", nil, "further Debian `package`, as NAME or NAME=VERSION; may be repeated")
 	f.StringVar(&o.From, "from", "", "root file system in place of Debian packages: a `directory` or a tar, plain or in gzip")
+	f.BoolVar(&o.shim, "shim", false, "add this kick's first process for Kubernetes, so that pods start without an image that brings it; another version of kick wants another image")
 	f.StringVar(&o.Out, "out", "kick-image.tar", "`path` of the OCI layout: a tar file if it ends with .tar, else a directory")
 	f.StringVar(&o.Name, "name", "localhost/kick-agent:latest", "`name` of the image when it is loaded")
 	addOutput(c, &o.output, "json")
@@ -125,6 +128,9 @@ func imageEnd(ctx context.Context, err error) error {
 }
 
 func imageBuildRun(ctx context.Context, o *imageOptions) error {
+	if o.shim {
+		o.Shim = func() (io.ReadCloser, error) { return openShim() }
+	}
 	if o.From != "" && len(o.Packages) > 0 {
 		return usagef("--package goes with Debian packages, and --from gives a whole system: leave one of them out")
 	}

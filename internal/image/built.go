@@ -88,6 +88,18 @@ func (b *builder) record() (string, error) {
 	for _, p := range b.npms {
 		fmt.Fprintf(sum, "npm %s %s\n", p.spec, p.sha256)
 	}
+	if b.Shim != nil {
+		r, err := b.Shim()
+		if err != nil {
+			return "", err
+		}
+		defer r.Close()
+		shim := sha256.New()
+		if _, err := io.Copy(shim, r); err != nil {
+			return "", err
+		}
+		fmt.Fprintf(sum, "shim %x\n", shim.Sum(nil))
+	}
 	return filepath.Join(b.Cache, "images", hex.EncodeToString(sum.Sum(nil))+".json"), nil
 }
 

@@ -198,20 +198,14 @@ func finish(t *tree) error {
 		{"etc/passwd", fmt.Sprintf("agent:x:%d:%[1]d:agent:%s:/bin/sh\n", agentUser, sandbox.HomeDir)},
 		{"etc/group", fmt.Sprintf("agent:x:%d:\n", agentUser)},
 	} {
-		var old []byte
-		if r, ok := t.open(add.file); ok {
-			var err error
-			if old, err = io.ReadAll(io.LimitReader(r, 1<<20)); err != nil {
-				return err
-			}
+		old, err := t.old(add.file)
+		if err != nil {
+			return err
 		}
-		if bytes.Contains(old, fmt.Appendf(nil, ":%d:", agentUser)) {
+		if strings.Contains(old, fmt.Sprintf(":%d:", agentUser)) {
 			continue
 		}
-		if len(old) > 0 && old[len(old)-1] != '\n' {
-			old = append(old, '\n')
-		}
-		if err := t.text(add.file, string(old)+add.line); err != nil {
+		if err := t.text(add.file, old+add.line); err != nil {
 			return err
 		}
 	}

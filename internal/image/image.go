@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -31,6 +32,10 @@ type Options struct {
 	Agent string
 	// Node adds Node.js, which an agent that is a script gets in any case.
 	Node bool
+	// Shim, if set, opens kick's first process, which the image then has where a
+	// Kubernetes pod looks for it. Its git trusts a workspace of any owner, since a
+	// volume of a pod is root's.
+	Shim func() (io.ReadCloser, error)
 	// Name is what the image is called when it is loaded.
 	Name string
 	// Out is where the OCI layout goes: a tar file if it ends with ".tar", else a
@@ -152,6 +157,11 @@ func Build(ctx context.Context, o Options) (res Result, err error) {
 			return Result{}, err
 		}
 	}
+	if o.Shim != nil {
+		if err := b.shim(); err != nil {
+			return Result{}, fmt.Errorf("add the shim: %w", err)
+		}
+	}
 	if err := b.write(); err != nil {
 		return Result{}, fmt.Errorf("write %s: %w", o.Out, err)
 	}
@@ -241,6 +251,30 @@ func (b *builder) system(ctx context.Context) error {
 	}
 	b.Step("system", fmt.Sprintf("%d files", len(t.nodes)))
 	return finish(t)
+}
+
+// shimPath is where a pod's first process is looked for in its image.
+const shimPath = "usr/libexec/kick/kick-shim"
+
+// shim makes the layer of kick's first process.
+func (b *builder) shim() error {
+	r, err := b.Shim()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	t, err := b.layer()
+	if err != nil {
+		return err
+	}
+	if err := t.file(shimPath, 0o755, r); err != nil {
+		return err
+	}
+	config, err := b.layers[0].old("etc/gitconfig")
+	if err != nil {
+		return err
+	}
+	return t.text("etc/gitconfig", config+"[safe]\n\tdirectory = *\n")
 }
 
 // lock waits for the lock of a file, which is made if there is none, and

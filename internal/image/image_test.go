@@ -189,6 +189,29 @@ func TestRootFileSystem(t *testing.T) {
 	}
 }
 
+// TestShim: an image has the shim, another shim makes another image, and what the
+// system says of git stays.
+func TestShim(t *testing.T) {
+	t.Parallel()
+	shim := func(text string) func() (io.ReadCloser, error) {
+		return func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(text)), nil }
+	}
+	dir := system(t, time.Now())
+	const own = "[core]\n\tabbrev = 9"
+	write(t, filepath.Join(dir, "etc/gitconfig"), own, 0o644)
+	r := build(t, Options{From: dir, Shim: shim("one")})
+	got := content(t, open(t, r.Path))
+	if got[shimPath] != "one" || got["etc/gitconfig"] != own+"\n[safe]\n\tdirectory = *\n" {
+		t.Errorf("the shim is %q, git's configuration %q", got[shimPath], got["etc/gitconfig"])
+	}
+	if other := build(t, Options{From: dir, Shim: shim("two")}); other.Digest == r.Digest {
+		t.Error("images with other shims have one digest")
+	}
+	if _, err := Build(t.Context(), fill(t, Options{From: dir, Shim: func() (io.ReadCloser, error) { return nil, os.ErrNotExist }})); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("without the shim: %v", err)
+	}
+}
+
 // TestReproducible: when, where and by whom the files were made does not matter,
 // nor whether they came as a directory or as a tar, nor in what form the image
 // leaves; what they are does.

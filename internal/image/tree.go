@@ -236,6 +236,20 @@ func (t *tree) open(name string) (io.Reader, bool) {
 	return io.NewSectionReader(t.spool, n.offset, n.len), true
 }
 
+// old is the text of a file that kick adds to, with an end of its last line. It is
+// empty if there is no such file.
+func (t *tree) old(name string) (string, error) {
+	r, ok := t.open(name)
+	if !ok {
+		return "", nil
+	}
+	text, err := io.ReadAll(io.LimitReader(r, 1<<20))
+	if len(text) > 0 && text[len(text)-1] != '\n' {
+		text = append(text, '\n')
+	}
+	return string(text), err
+}
+
 // below returns the paths of all files below a directory, in order.
 func (t *tree) below(dir string) []string {
 	var found []string
