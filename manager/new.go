@@ -25,7 +25,7 @@ func New(state *State, shim io.Reader, version string) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	openShell, err := sandbox.NewOpenShell(sandbox.OpenShellConfig{Shim: embedded.OpenShim})
+	openShell, err := sandbox.NewOpenShell(sandbox.OpenShellConfig{Shim: embedded.OpenShim, Dir: filepath.Join(state.Dir, "openshell")})
 	if err != nil {
 		return nil, err
 	}

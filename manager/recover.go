@@ -138,8 +138,9 @@ func (r *run) runtimeOf(entries []Entry) {
 	get := func(name string) string { v, _ := field(entries, "kick", name); return v }
 	r.req.Runtime, r.req.Image = get("runtime"), get("image")
 	r.req.Podman = sandbox.PodmanChoice{Socket: get("podmanSocket"), OCIRuntime: get("ociRuntime")} // its network is the agent's alone
-	// What is no JSON was no Kubernetes kick's.
+	// What is no JSON was no kick's of that runtime.
 	_ = json.Unmarshal([]byte(get("kubernetes")), &r.req.Kubernetes)
+	_ = json.Unmarshal([]byte(get("openshell")), &r.req.OpenShell.Choice)
 	r.req.AcceptWeaker = strings.Fields(get("accepted"))
 }
 
@@ -156,11 +157,6 @@ func (r *run) salvage(ctx context.Context, mirror string) error {
 	if _, err := os.Lstat(filepath.Join(r.work, ".git")); errors.Is(err, os.ErrNotExist) {
 		// The kick died before its workspace was whole: no agent ran in it.
 		r.takeWork(sandbox.Result{})
-		return nil
-	}
-	if r.req.Runtime == openShellRuntime {
-		r.out.Notes = append(r.out.Notes, "the workspace was in the sandbox, and is lost with it")
-		r.takeWork(sandbox.Result{}) // no agent has written to what is here
 		return nil
 	}
 	launcher, err := r.m.launcher(r.req)

@@ -53,4 +53,4 @@ func ClaimOwner(t testing.TB) string {
 }
 
 // No test waits for two minutes for what never comes.
-func init() { deleteTimeout = 20 * time.Second }
+func init() { deleteTimeout, openShellCut = 20*time.Second, 20*time.Second }

@@ -3,7 +3,6 @@ package sandbox
 import (
 	"cmp"
 	"context"
-	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
@@ -11,8 +10,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -21,7 +18,6 @@ import (
 
 	"github.com/kickhq/kick/internal/frame"
 	"github.com/kickhq/kick/internal/kube"
-	"github.com/kickhq/kick/internal/resume"
 )
 
 // Kubernetes is the runtime that runs every kick as a Job of one pod, in a
@@ -248,7 +244,7 @@ func (l *Kubernetes) find() (*kubeCluster, error) {
 	if c.digest, err = l.shimDigest(); err != nil {
 		return fail("read the shim", err, "")
 	}
-	if c.key, err = l.lineKey(); err != nil {
+	if c.key, err = lineKey(l.config.Dir); err != nil {
 		return fail("read the key of lines to pods", err, "kick needs a directory of its own that it can write, see --state-dir")
 	}
 	run := make([]byte, 8)
@@ -286,43 +282,6 @@ func (l *Kubernetes) shimDigest() (string, error) {
 		return "", errors.Join(err, noShim())
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
-}
-
-// lineKeyFile is in KubernetesConfig.Dir.
-const lineKeyFile = "line.key"
-
-// lineKey reads the key from which those of all lines are derived. Of two
-// processes that make it at once, the first wins.
-func (l *Kubernetes) lineKey() ([]byte, error) {
-	name := filepath.Join(l.config.Dir, lineKeyFile)
-	if key, err := os.ReadFile(name); err == nil && len(key) == resume.KeySize {
-		return key, nil
-	}
-	if err := os.MkdirAll(l.config.Dir, 0o700); err != nil {
-		return nil, err
-	}
-	f, err := os.CreateTemp(l.config.Dir, ".new-")
-	if err != nil {
-		return nil, err
-	}
-	key := make([]byte, resume.KeySize)
-	_, _ = rand.Read(key) // never fails on Linux
-	_, err = f.Write(key)
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Link(f.Name(), name)
-	}
-	_ = os.Remove(f.Name()) // the first error says what is wrong
-	if err != nil && !errors.Is(err, os.ErrExist) {
-		return nil, err
-	}
-	return os.ReadFile(name)
-}
-
-// keyOf is the key of one Job's line.
-func (l *Kubernetes) keyOf(uid string) []byte {
-	m := hmac.New(sha256.New, l.key)
-	m.Write([]byte("line of " + uid))
-	return m.Sum(nil)
 }
 
 func (l *Kubernetes) newBox(ctx context.Context, spec LaunchSpec, mode frame.Mode) (box, error) {

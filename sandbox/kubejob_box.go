@@ -81,7 +81,7 @@ func (b *kubeBox) start(ctx context.Context, dog *watchdog) (_ line, err error) 
 	}
 	lost := make(chan loss, 1)
 	dog.lost = lost
-	b.line = resume.NewClient(l.keyOf(b.object.uid), !b.adopted)
+	b.line = resume.NewClient(keyOfLine(l.key, b.object.uid), !b.adopted)
 	ctx, b.cancel = context.WithCancel(context.Background())
 	b.carried.Go(func() { b.carry(ctx) })
 	b.carried.Go(func() { b.attendEnd(ctx, lost) })

@@ -3,15 +3,19 @@ package sandbox
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/kickhq/kick/internal/frame"
 	"github.com/kickhq/kick/internal/openshellapi"
+	"github.com/kickhq/kick/internal/resume"
 )
 
 // OpenShell is the runtime that runs every kick in a sandbox of an OpenShell
@@ -27,7 +31,10 @@ type OpenShell struct {
 
 	mu      sync.Mutex
 	gateway openshellapi.Gateway
+	key     []byte                         // from which those of lines are derived
 	others  map[OpenShellChoice]*OpenShell // that With has made
+
+	left sync.Map // by id: boxes that have ended, whose sandboxes have work
 }
 
 var (
@@ -48,6 +55,9 @@ type OpenShellConfig struct {
 	// Shim opens the program cmd/kick-shim, built static for the sandboxes'
 	// machines.
 	Shim func() (io.ReadCloser, error)
+	// Dir is a directory of the caller's own on this host, for what a later process
+	// needs to take over what a dead one has left. Empty: none does.
+	Dir string
 	// Connection is the gateway. A zero one is found by FindOpenShell.
 	Connection OpenShellConnection
 	// Image is what Preflight runs, by digest.
@@ -58,6 +68,9 @@ type OpenShellConfig struct {
 	// ReadyWithin is how long a sandbox may take until it is ready, the pulling of
 	// its image included. Default: 5 minutes.
 	ReadyWithin time.Duration
+	// Alone is how long the shim goes on when nobody is connected with it: then it
+	// stops the command, and after as long again it ends. Default: 10 minutes.
+	Alone time.Duration
 }
 
 // OpenShellChoice is what an operator chooses for one agent.
@@ -88,7 +101,7 @@ func NewOpenShell(c OpenShellConfig) (*OpenShell, error) {
 	if c.Shim == nil {
 		return nil, noShim()
 	}
-	c.ReadyWithin = cmp.Or(c.ReadyWithin, defaultReady)
+	c.ReadyWithin, c.Alone = cmp.Or(c.ReadyWithin, defaultReady), cmp.Or(c.Alone, 10*time.Minute)
 	return &OpenShell{config: c, chosen: c.Connection != (OpenShellConnection{})}, nil
 }
 
@@ -124,9 +137,18 @@ func (l *OpenShell) Close() error {
 }
 
 // Run implements Launcher. Without a Workspace.Dir the working directory is what
-// the image has there, and nothing comes back but the output.
+// the image has there, and nothing comes back but the output. Without a Command it
+// takes the work out of the sandbox that a dead process has left under this ID.
 func (l *OpenShell) Run(ctx context.Context, spec LaunchSpec) (Result, error) {
-	return runKick(ctx, l, spec)
+	res, err := runKick(ctx, l, spec)
+	if b, left := l.left.LoadAndDelete(spec.ID); left { // nothing has run in it, or nobody could look
+		err = errors.Join(err, b.(*openShellBox).remove())
+	}
+	if len(spec.Command) == 0 && errors.Is(err, errSandboxGone) {
+		// That is no failure which another attempt could mend.
+		res.Reason, err = ReasonLost, nil
+	}
+	return res, err
 }
 
 func (l *OpenShell) isolation() Isolation { return Isolation{Runtime: "openshell"} }
@@ -141,8 +163,6 @@ func (l *OpenShell) check(spec *LaunchSpec) error {
 		return specError("program directory", fmt.Errorf("%q", spec.ProgramDirs[0]), "The OpenShell runtime has the image's programs and binds no others: put the tool into the image")
 	case spec.Egress.Socket != "":
 		return specError("egress socket", fmt.Errorf("%q", spec.Egress.Socket), "A sandbox of OpenShell shares no socket with this host: give its policy as Egress.Policy")
-	case len(spec.Command) == 0:
-		return specError("command", errors.New("there is none"), "The workspace of an OpenShell sandbox goes with it: make its artifacts with the embedded runtime")
 	case strings.Contains(spec.ID, "--") || strings.HasSuffix(spec.ID, "-"):
 		return specError("id", fmt.Errorf("%q", spec.ID), "OpenShell takes no two - together and none at the end")
 	}
@@ -161,9 +181,6 @@ func (l *OpenShell) enforcesPolicy() {}
 func (l *OpenShell) instead() Launcher { return nil }
 
 func (l *OpenShell) newBox(ctx context.Context, spec LaunchSpec, mode frame.Mode) (box, error) {
-	if mode == frame.CollectMode {
-		return nil, &Error{Kind: ErrRuntime, Op: "collect the work", Err: errors.New("the workspace was in the sandbox, and is lost with it")}
-	}
 	g, version, err := l.connect(ctx)
 	if err != nil {
 		return nil, err
@@ -172,9 +189,47 @@ func (l *OpenShell) newBox(ctx context.Context, spec LaunchSpec, mode frame.Mode
 	if err != nil {
 		return nil, err
 	}
-	b := &openShellBox{launcher: l, gateway: g, plan: p, version: version, ended: make(chan struct{})}
+	b := &openShellBox{launcher: l, gateway: g, plan: p, version: version, gonech: make(chan struct{})}
 	b.log.max = 8 << 10
+	if mode == frame.CollectMode {
+		return b, b.find(ctx)
+	}
 	return b, nil
+}
+
+// heldFile is in OpenShellConfig.Dir while the sandbox of that kick has work that
+// has not come back.
+func (l *OpenShell) heldFile(id string) string { return filepath.Join(l.config.Dir, "held", id) }
+
+// note notes that the sandbox of a kick is to have work. The reaper leaves it then,
+// until it has ended.
+func (l *OpenShell) note(id string) error {
+	if l.config.Dir == "" {
+		return nil
+	}
+	err := os.MkdirAll(filepath.Dir(l.heldFile(id)), 0o700)
+	if err == nil {
+		err = os.WriteFile(l.heldFile(id), nil, 0o600)
+	}
+	if err != nil {
+		return &Error{Kind: ErrRuntime, Op: "note the sandbox for the reaper", Err: err, Remedy: "kick needs a directory of its own that it can write, see --state-dir"}
+	}
+	return nil
+}
+
+func (l *OpenShell) forget(id string) {
+	if l.config.Dir != "" {
+		_ = os.Remove(l.heldFile(id)) // if it stays, the reaper waits for the sandbox's end
+	}
+}
+
+// holds reports whether the sandbox of a kick may have work that has not come back.
+func (l *OpenShell) holds(id string) bool {
+	if l.config.Dir == "" {
+		return false
+	}
+	_, err := os.Lstat(l.heldFile(id))
+	return err == nil
 }
 
 // connect returns the gateway, whose version and whose opinion of who asks are
@@ -206,6 +261,9 @@ func (l *OpenShell) dial() (openshellapi.Gateway, error) {
 	if l.gateway != nil {
 		return l.gateway, nil
 	}
+	if err := l.findKey(); err != nil {
+		return nil, &Error{Kind: ErrRuntime, Op: "read the key of lines to sandboxes", Err: err, Remedy: "kick needs a directory of its own that it can write, see --state-dir"}
+	}
 	if l.config.Connection.Endpoint == "" {
 		found, err := openshellapi.Find(l.choice.Gateway)
 		if err != nil {
@@ -221,6 +279,18 @@ func (l *OpenShell) dial() (openshellapi.Gateway, error) {
 	}
 	l.gateway = g
 	return g, nil
+}
+
+// findKey finds the key of lines; where there is no directory for it, it is this
+// process's alone.
+func (l *OpenShell) findKey() (err error) {
+	if l.config.Dir != "" {
+		l.key, err = lineKey(l.config.Dir)
+		return err
+	}
+	l.key = make([]byte, resume.KeySize)
+	_, _ = rand.Read(l.key) // never fails on Linux
+	return nil
 }
 
 // shown makes the words of a gateway fit to be shown.

@@ -1,10 +1,10 @@
 package sandbox
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,56 +12,87 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kickhq/kick/internal/frame"
 	"github.com/kickhq/kick/internal/openshellapi"
+	"github.com/kickhq/kick/internal/resume"
 )
 
-// openShellBox is one sandbox of a gateway, from its creation to its deletion.
+// openShellBox is one sandbox of a gateway, from its creation to its deletion, or one
+// that a run before has left.
 type openShellBox struct {
 	launcher *OpenShell
 	gateway  openshellapi.Gateway
 	plan     *openShellPlan
 	version  string
+	adopted  bool // it has the work of a run before, in CollectMode
 
 	sandbox openshellapi.Sandbox // as it was when it became ready
 	policy  string               // what was found of its policy
 	log     tail                 // what the shim and the gateway said of their trouble
 
-	exec   openshellapi.Exec
-	cancel context.CancelFunc // ends exec
-	from   *io.PipeReader     // what the shim sends
-	ended  chan struct{}      // closed when exec has ended
+	line    *resume.Client
+	cancel  context.CancelFunc // of what carries the line and attends the sandbox
+	carried sync.WaitGroup
+	gonech  chan struct{}
 
 	mu     sync.Mutex
 	killed bool
-	broke  bool // the stream ended without an exit, and not for our doing
+	ending *openShellEnd // if it was not by the session's will
 }
 
 func (b *openShellBox) name() string { return b.plan.create.Name }
 
-func (b *openShellBox) start(ctx context.Context, _ *watchdog) (_ line, err error) {
+func (b *openShellBox) start(ctx context.Context, dog *watchdog) (_ line, err error) {
+	greets := true
+	if b.adopted {
+		greets, err = b.adopt(ctx)
+	} else {
+		err = b.begin(ctx)
+	}
+	if err != nil {
+		return line{}, err
+	}
+	lost := make(chan loss, 1)
+	dog.lost = lost
+	b.line = resume.NewClient(keyOfLine(b.launcher.key, b.sandbox.ID), greets)
+	ctx, b.cancel = context.WithCancel(context.Background())
+	b.carried.Go(func() { b.carry(ctx) })
+	b.carried.Go(func() { b.attend(ctx, lost) })
+	return line{to: b.line, from: b.line}, nil
+}
+
+// begin has the sandbox made, and the shim listen in it. An error leaves nothing.
+func (b *openShellBox) begin(ctx context.Context) (err error) {
+	if err := b.launcher.note(b.plan.spec.ID); err != nil {
+		return err
+	}
 	defer func() {
+		if err != nil {
+			b.launcher.forget(b.plan.spec.ID)
+		}
 		if err != nil && b.sandbox.Name != "" {
 			err = errors.Join(err, b.remove())
 		}
 	}()
 	if err := b.create(ctx); err != nil {
-		return line{}, err
+		return err
 	}
 	if err := b.ready(ctx); err != nil {
-		return line{}, err
+		return err
 	}
 	effective, err := b.gateway.Policy(ctx, b.name())
 	if err != nil {
-		return line{}, &Error{Kind: ErrIsolation, Op: "policy", Err: fmt.Errorf("it could not be read back: %w", shown(err)), Remedy: "The credential needs the scope config:read"}
+		return &Error{Kind: ErrIsolation, Op: "policy", Err: fmt.Errorf("it could not be read back: %w", shown(err)), Remedy: "The credential needs the scope config:read"}
 	}
 	if b.policy, err = b.plan.readBack(effective); err != nil {
-		return line{}, err
+		return err
 	}
 	if err := b.upload(ctx); err != nil {
-		return line{}, err
+		return err
 	}
-	return b.run(ctx)
+	return b.serve(ctx)
 }
 
 // create has the sandbox made. One of that name is what a dead kick of this id has
@@ -334,12 +365,23 @@ func command(ctx context.Context, g openshellapi.Gateway, name string, stdin []b
 		case e.Exit == nil:
 		case *e.Exit == 0:
 			return nil
-		case *e.Exit == 124:
-			return fmt.Errorf("it took longer than %v: %s", uploadTimeout, escaped(said.String()))
 		default:
-			return fmt.Errorf("exit code %d: %s", *e.Exit, escaped(said.String()))
+			return &commandExit{*e.Exit, said.String()}
 		}
 	}
+}
+
+// commandExit is the exit of a command of kick's own with anything but 0.
+type commandExit struct {
+	code int
+	said string // the end of its output
+}
+
+func (e *commandExit) Error() string {
+	if e.code == 124 { // the gateway's own
+		return fmt.Sprintf("it took longer than %v: %s", uploadTimeout, escaped(e.said))
+	}
+	return fmt.Sprintf("exit code %d: %s", e.code, escaped(e.said))
 }
 
 // bytesChunks yields b in pieces of at most n bytes.
@@ -355,118 +397,37 @@ func bytesChunks(b []byte, n int) func(yield func([]byte) bool) {
 	}
 }
 
-// hello is what comes before the shim's first frame: then it runs, and nothing is
-// tried again.
-const hello = "kick\n"
-
-// run runs the shim. Its standard input and output are the line.
-func (b *openShellBox) run(ctx context.Context) (line, error) {
-	script := "printf '" + strings.TrimSpace(hello) + "\\n' && exec " + shimDir(b.plan.spec.ID) + "/kick-shim guest"
-	var first []byte
-	err := b.retrying(ctx, "run the shim", func() (err error) {
-		var running context.Context
-		running, b.cancel = context.WithCancel(context.Background()) // it ends with the box, not with who has started it
-		stop := context.AfterFunc(ctx, b.cancel)
-		if b.exec, err = b.gateway.Exec(running, openshellapi.ExecRequest{Name: b.name(), Command: []string{"sh", "-c", script}}); err == nil {
-			first, err = b.hello()
-		}
-		if !stop() && err == nil {
-			err = context.Cause(ctx)
-		}
-		if err != nil {
-			b.cancel()
+// serve has the shim give up what the plan says, and listen.
+func (b *openShellBox) serve(ctx context.Context) error {
+	wait, err := json.Marshal(b.plan.wait(b.launcher.config.Alone))
+	if err != nil {
+		return err
+	}
+	tries := 0
+	err = b.retrying(ctx, "start the shim", func() error {
+		tries++
+		err := command(ctx, b.gateway, b.name(), nil, b.plan.shim(), "guest", string(wait))
+		if tries > 1 && err != nil && strings.Contains(err.Error(), unix.EADDRINUSE.Error()) {
+			return nil // it was the first try that succeeded
 		}
 		return err
 	})
-	if err != nil {
-		return line{}, err
-	}
-	b.read(first)
-	return line{to: &execWriter{b: b}, from: b.from}, nil
-}
-
-// hello reads the shell's word, and returns what came after it.
-func (b *openShellBox) hello() ([]byte, error) {
-	var got []byte
-	for {
-		e, err := b.exec.Recv()
-		if err != nil {
-			return nil, err
-		}
-		got = append(got, e.Stdout...)
-		_, _ = b.log.Write(e.Stderr)
-		switch rest, ok := bytes.CutPrefix(got, []byte(hello)); {
-		case ok:
-			return rest, nil
-		case e.Exit != nil, !strings.HasPrefix(hello, string(got)):
-			return nil, fmt.Errorf("it said %q: %s", got[:min(len(got), 100)], escaped(b.log.String()))
+	var exit *commandExit
+	if errors.As(err, &exit) {
+		name, text, _ := strings.Cut(exit.said, ": ")
+		if remedies[name] != "" {
+			return &Error{Kind: ErrIsolation, Op: name, Err: errors.New(escaped(text)), Remedy: remedies[name]}
 		}
 	}
+	return err
 }
 
-// read passes on what the shim sends, until the stream ends.
-func (b *openShellBox) read(first []byte) {
-	r, w := io.Pipe()
-	b.from = r
-	go func() {
-		defer close(b.ended)
-		_, err := w.Write(first)
-		for err == nil {
-			var e openshellapi.ExecEvent
-			if e, err = b.exec.Recv(); err != nil {
-				break
-			}
-			_, _ = b.log.Write(e.Stderr)
-			if len(e.Stdout) > 0 {
-				_, err = w.Write(e.Stdout)
-			}
-		}
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrClosedPipe) && !b.killed {
-			b.broke = true
-			_, _ = b.log.Write([]byte(shown(err).Error()))
-		}
-		_ = w.Close() // what is missing, the conversation knows
-	}()
-}
-
-// execWriter writes to the shim. A deadline that passes within a write ends the
-// command, since nothing less ends the write.
-type execWriter struct {
-	b *openShellBox
-
-	mu       sync.Mutex
-	deadline time.Time
-}
-
-func (w *execWriter) SetWriteDeadline(t time.Time) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.deadline = t
-	return nil
-}
-
-func (w *execWriter) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	deadline := w.deadline
-	w.mu.Unlock()
-	if !deadline.IsZero() {
-		defer time.AfterFunc(time.Until(deadline), w.b.kill).Stop()
-	}
-	n := 0
-	for chunk := range bytesChunks(p, openshellapi.MaxStdin) {
-		if err := w.b.exec.Send(chunk); err != nil {
-			return n, err
-		}
-		n += len(chunk)
-	}
-	return n, nil
-}
-
-func (b *openShellBox) configs() ([]frame.Config, error) { return b.plan.configs() }
+func (b *openShellBox) configs() ([]frame.Config, error) { return []frame.Config{b.plan.config}, nil }
 
 func (b *openShellBox) prove(r frame.Readiness) ([]Property, error) {
+	if b.adopted {
+		return b.plan.proveAdopted(r), nil
+	}
 	return b.plan.prove(r, b.policy, b.launcher.config.TelemetryOff, b.sandbox), nil
 }
 
@@ -478,56 +439,59 @@ func (b *openShellBox) describe(r *Result) {
 // look has nothing to note: nothing of the sandbox is seen from here.
 func (b *openShellBox) look() {}
 
-// kill ends the shim's stream, at which the gateway ends the shim. The sandbox goes
-// at the end.
+// kill ends the sandbox at once: it is deleted.
 func (b *openShellBox) kill() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.killed {
+		return
+	}
 	b.killed = true
-	b.cancel()
+	b.carried.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), killGrace)
+		defer cancel()
+		_ = b.gateway.Delete(ctx, b.name()) // end does it again
+	})
+	time.AfterFunc(killGrace, b.line.End)
 }
 
-func (b *openShellBox) gone() <-chan struct{} { return b.ended }
+func (b *openShellBox) gone() <-chan struct{} { return b.gonech }
 
-func (b *openShellBox) lastWords() string { return b.log.String() }
-
-// end deletes the sandbox, and says what the gateway knows of its end.
-func (b *openShellBox) end() (boxUsage, error) {
-	var used boxUsage
-	ctx, cancel := context.WithTimeout(context.Background(), gapTimeout)
-	defer cancel()
-	_ = b.from.Close() // what nobody reads any more would be waited for
-	select {
-	case <-b.ended: // by itself, after the shim's last word
-	case <-time.After(killGrace):
-		b.kill()
-		<-b.ended
+func (b *openShellBox) lastWords() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ending != nil {
+		return b.ending.why
 	}
+	return b.log.String()
+}
+
+// end deletes the sandbox, and says what the gateway knows of its end. One whose shim
+// alone has died stays for another shim, which takes the work out.
+func (b *openShellBox) end() (boxUsage, error) {
+	b.mu.Lock()
+	b.killed = true // from here on there is nothing to kill, and the end is ours
+	ending := b.ending
+	b.mu.Unlock()
 	b.cancel()
-	if b.broke && b.outOfMemory(ctx) {
+	b.line.End()
+	b.carried.Wait()
+	var used boxUsage
+	if ending != nil && ending.reason == ReasonOutOfMemory {
 		used.oomKills = 1
 	}
-	b.tellLogs(ctx)
+	if !b.adopted {
+		ctx, cancel := context.WithTimeout(context.Background(), gapTimeout)
+		defer cancel()
+		b.tellLogs(ctx)
+	}
+	if ending != nil && ending.shimGone && b.plan.config.Mode == frame.RunAndCollectMode {
+		b.launcher.left.Store(b.plan.spec.ID, b)
+		return used, nil
+	}
+	b.launcher.left.Delete(b.plan.spec.ID)
+	b.launcher.forget(b.plan.spec.ID)
 	return used, b.remove()
-}
-
-// outOfMemory asks the gateway whether the sandbox died of its memory limit. It
-// knows a moment after the stream does.
-func (b *openShellBox) outOfMemory(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, errorLasts)
-	defer cancel()
-	found := false
-	// An error leaves it open: the reason is then that the sandbox was lost.
-	_ = b.gateway.Watch(ctx, b.name(), func(e openshellapi.Event) bool {
-		if e.Sandbox != nil && e.Sandbox.Phase != openshellapi.Ready {
-			words := sandboxWords(*e.Sandbox, nil)
-			found = strings.Contains(words, "OOMKilled")
-			_, _ = b.log.Write([]byte(words))
-			return false
-		}
-		return true
-	})
-	return found
 }
 
 // tellLogs passes the sandbox's log on, which tells of what its policy denied.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/kickhq/kick/internal/openshelltest"
 	"github.com/kickhq/kick/sandbox"
@@ -40,7 +41,6 @@ var openShellCannot = map[string]string{
 	"MemoryLimit":          "the kernel ends the process that is over, of which neither the gateway tells nor a control group that the sandbox sees",
 	"WorkAfterMemoryLimit": "the workspace goes with the sandbox that the kernel has killed",
 	"WorkOnly":             "the workspace goes with the sandbox: the embedded runtime makes artifacts of what is on this host",
-	"FirstProcess":         "the first process is the gateway's, and the shim is a command beside it",
 }
 
 // TestOpenShellContract holds the OpenShell runtime to the launcher contract, with
@@ -84,7 +84,7 @@ func openShellContract(t *testing.T, o openshelltest.Options) {
 		New:   func() (sandbox.Launcher, error) { return newOpenShell(to) },
 		Image: *openShellImage,
 		Sent:  true,
-		// The supervisor, the main process, and the shim's first process.
+		// The supervisor, the main process, and what carries the line.
 		Beside:       3,
 		OneMountPath: true,
 		Remains:      remains,
@@ -95,6 +95,6 @@ func openShellContract(t *testing.T, o openshelltest.Options) {
 func newOpenShell(to sandbox.OpenShellConnection) (*sandbox.OpenShell, error) {
 	return sandbox.NewOpenShell(sandbox.OpenShellConfig{
 		Shim:       func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(sandbox.Shim())), nil },
-		Connection: to, Image: *openShellImage, TelemetryOff: true,
+		Connection: to, Image: *openShellImage, TelemetryOff: true, Alone: 15 * time.Second,
 	})
 }

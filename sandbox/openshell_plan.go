@@ -1,7 +1,6 @@
 package sandbox
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -54,7 +53,9 @@ func newOpenShellPlan(spec LaunchSpec, mode frame.Mode, ready time.Duration) (*o
 	if spec.Limits.Processes > 0 {
 		// The kernel counts all processes of the user at the node, of other sandboxes
 		// too, so that a default would hit who did not ask for it.
-		p.jail.Rlimits = append(p.jail.Rlimits, processRlimit(p.limits))
+		r := processRlimit(p.limits)
+		r.Value += lineProcesses
+		p.jail.Rlimits = append(p.jail.Rlimits, r)
 		watch.Processes = p.limits.Processes
 	}
 	p.config = shimConfig(spec, p.limits, mode)
@@ -130,10 +131,12 @@ func openShellPolicy(spec LaunchSpec) (*openshellapi.Policy, error) {
 	return p, nil
 }
 
-// configs are what the shim is told: how to lock itself down, then the rest.
-func (p *openShellPlan) configs() ([]frame.Config, error) {
-	raw, err := json.Marshal(p.jail)
-	return []frame.Config{{Mode: p.config.Mode, Jail: raw, Inherit: p.config.Inherit}, p.config}, err
+// shim is the shim's path in the sandbox.
+func (p *openShellPlan) shim() string { return shimDir(p.spec.ID) + "/kick-shim" }
+
+// wait is what the shim is told where it begins to listen.
+func (p *openShellPlan) wait(alone time.Duration) frame.Wait {
+	return frame.Wait{Jail: p.jail, AloneMS: alone.Milliseconds(), Inherit: p.config.Inherit}
 }
 
 // gatewayVariables are what OpenShell's supervisor gives to commands, to find its
@@ -206,6 +209,19 @@ func (p *openShellPlan) prove(r frame.Readiness, policy string, telemetryOff boo
 	return append(props, p.limitProperties(sandbox)...)
 }
 
+// proveAdopted is what counts of a sandbox whose command is dead.
+func (p *openShellPlan) proveAdopted(r frame.Readiness) []Property {
+	var props []Property
+	for _, g := range guestProbes {
+		prop := Property{Name: g.property, Status: Enforced, Evidence: g.evidence}
+		if said := r.Probes[g.probe]; said != "" {
+			prop.Status, prop.Evidence, prop.Remedy = Missing, said, g.remedy
+		}
+		props = append(props, prop)
+	}
+	return props
+}
+
 // limitProperties tells how each limit is held. What nothing holds is missing only
 // where somebody asked for it.
 func (p *openShellPlan) limitProperties(sandbox openshellapi.Sandbox) []Property {
@@ -223,7 +239,7 @@ func (p *openShellPlan) limitProperties(sandbox openshellapi.Sandbox) []Property
 	processes := Property{Name: "process-limit", Status: NotRequested}
 	if p.spec.Limits.Processes > 0 {
 		processes.Status = Enforced
-		processes.Evidence = fmt.Sprintf("RLIMIT_NPROC is %d above what the sandbox had before, and counts all processes of its user on its node", p.limits.Processes+shimThreads)
+		processes.Evidence = fmt.Sprintf("RLIMIT_NPROC is %d above what the sandbox had before, and counts all processes of its user on its node", p.limits.Processes+shimThreads+lineProcesses)
 	}
 	disk := Property{Name: "disk-limit", Status: NotRequested}
 	if p.limits.Disk > 0 {

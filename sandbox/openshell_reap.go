@@ -33,9 +33,9 @@ for d in ` + DefaultMountPath + ` ` + HomeDir + `; do
   touch $d/.kick-preflight && rm $d/.kick-preflight || { echo "$d cannot be written: the image needs it, owned by the sandbox's user"; exit 4; }
 done`
 
-// Reap implements Reaper. A sandbox of OpenShell never expires; it is deleted if
-// the kick's id can be claimed, which it cannot while the kick lives, or if it is
-// past its deadline.
+// Reap implements Reaper. A sandbox of OpenShell never expires; it is deleted if it
+// has no work that could still be taken and the kick's id can be claimed, which it
+// cannot while the kick lives, or if it is past its deadline.
 func (l *OpenShell) Reap(ctx context.Context) ([]string, error) {
 	if !l.chosen {
 		return nil, nil // no gateway was chosen, so nothing that it could have
@@ -61,8 +61,12 @@ func (l *OpenShell) Reap(ctx context.Context) ([]string, error) {
 		}
 		deadline, err := time.Parse(time.RFC3339, s.Annotations[annotationDeadline])
 		expired := err == nil && time.Now().After(deadline)
-		if s.Labels[labelOwner] != here && !expired {
+		switch {
+		case expired:
+		case s.Labels[labelOwner] != here:
 			continue // whether its kick lives, only another place knows
+		case l.holds(id) && !ended(s.Phase):
+			continue
 		}
 		release, err := claimNow(id)
 		if err != nil && !expired {
@@ -76,6 +80,7 @@ func (l *OpenShell) Reap(ctx context.Context) ([]string, error) {
 			errs = append(errs, err)
 			continue
 		}
+		l.forget(id)
 		removed[id] = true
 	}
 	return names(removed), errors.Join(errs...)

@@ -12,7 +12,10 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -22,6 +25,7 @@ import (
 	"github.com/kickhq/kick/internal/openshelltest"
 	"github.com/kickhq/kick/policy"
 	"github.com/kickhq/kick/sandbox"
+	"github.com/kickhq/kick/workspace"
 )
 
 // openShellRan is a run on a gateway, with what it said.
@@ -201,7 +205,7 @@ func TestOpenShellFaults(t *testing.T) {
 	fine := func(t *testing.T, r openShellRan) {
 		t.Helper()
 		if r.err != nil || r.Reason != sandbox.ReasonExited || r.ExitCode != 7 || !strings.Contains(r.stdout, "ran\n") {
-			t.Errorf("%v, %+v, %q", r.err, r.Result, r.stdout)
+			t.Errorf("%v, %+v, %.200q", r.err, r.Result, r.stdout)
 		}
 	}
 	const script = "echo ran; exit 7"
@@ -220,19 +224,15 @@ func TestOpenShellFaults(t *testing.T) {
 	gaps.Gaps.Store(3)
 	run("gaps before the shim runs", gaps, script, nil, fine)
 	run("watches that break", &openshelltest.Faults{WatchEnds: 1}, script, nil, fine)
-	run("a stream that breaks", &openshelltest.Faults{ExecEnds: 30_000}, "echo ran; head -c 1000000 /dev/zero; sleep 100", nil, func(t *testing.T, r openShellRan) {
-		r.wantError(t, sandbox.ErrRuntime, "without an exit")
-		if r.Reason != sandbox.ReasonLost || r.ExitCode != -1 {
-			t.Errorf("%+v", r.Result)
-		}
-	})
-	run("a stream that breaks before the start", &openshelltest.Faults{ExecEnds: 7}, script, nil, func(t *testing.T, r openShellRan) {
-		r.wantError(t, sandbox.ErrRuntime)
+	run("streams that break", &openshelltest.Faults{ExecEnds: 100_000}, "echo ran; head -c 1000000 /dev/zero | tr '\\0' x; exit 7", nil, fine)
+	run("streams that say nothing", &openshelltest.Faults{ExecEnds: 7}, script, nil, func(t *testing.T, r openShellRan) {
+		r.wantError(t, sandbox.ErrRuntime, "the line to the sandbox is cut")
 		if r.Reason != sandbox.ReasonStartFailed {
 			t.Errorf("%+v", r.Result)
 		}
 	})
 	run("a lie about success", &openshelltest.Faults{ExecExit: new(int32(0))}, script, nil, fine)
+	run("a lie about the shim's end", &openshelltest.Faults{ExecExit: new(int32(0)), ExecEnds: 100_000}, "echo ran; head -c 1000000 /dev/zero | tr '\\0' x; exit 7", nil, fine)
 	run("a lie about failure", &openshelltest.Faults{ExecExit: new(int32(1))}, script, nil, func(t *testing.T, r openShellRan) {
 		r.wantError(t, sandbox.ErrRuntime, "put the shim into the sandbox", "exit code 1")
 	})
@@ -257,6 +257,62 @@ func TestOpenShellFaults(t *testing.T) {
 			t.Errorf("%v, %+v", r.err, r.Result)
 		}
 	})
+}
+
+// No command can end its own shim; one that ends all the same costs the run, and not
+// the work.
+func TestOpenShellShim(t *testing.T) {
+	t.Parallel()
+	r := onOpenShell(t, openshelltest.Options{}, "for s in KILL STOP TERM INT SEGV; do kill -$s $PPID 2>/dev/null && echo sent $s; done; echo ran", nil)
+	if r.err != nil || r.Reason != sandbox.ReasonExited || r.stdout != "ran\n" {
+		t.Errorf("%v, %+v, %q", r.err, r.Result, r.stdout)
+	}
+
+	dir := filepath.Join(t.TempDir(), "out")
+	sink, err := workspace.NewDirSink(dir, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sink.Close()
+	r = onOpenShell(t, openshelltest.Options{}, "echo mine >file; echo ready; exec sleep 100", func(_ *sandbox.OpenShellConfig, s *sandbox.LaunchSpec) {
+		s.Workspace.Sink = sink
+		s.Stdout = onFirstWrite(func() { killShim(t, s.ID) })
+	})
+	r.wantError(t, sandbox.ErrRuntime, "the shim has ended")
+	if r.Reason != sandbox.ReasonLost || len(r.Missing) > 0 || !slices.Contains(r.Artifacts, sandbox.DirtyArchive) {
+		t.Errorf("%+v", r.Result)
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, string(sandbox.DirtyArchive))); !bytes.Contains(b, []byte("mine\n")) {
+		t.Errorf("the archive has %d bytes, %v", len(b), err)
+	}
+}
+
+// onFirstWrite is a writer that calls a function once.
+type onFirstWrite func()
+
+func (f onFirstWrite) Write(p []byte) (int, error) {
+	f()
+	return len(p), nil
+}
+
+// killShim kills the server among the processes of a sandbox, which are this host's.
+func killShim(t *testing.T, id string) {
+	exes, err := filepath.Glob("/proc/[0-9]*/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, exe := range exes {
+		pid, err := strconv.Atoi(strings.Split(exe, "/")[2])
+		to, _ := os.Readlink(exe) // one that is gone is not it
+		args, _ := os.ReadFile(filepath.Dir(exe) + "/cmdline")
+		if err == nil && to == "/tmp/kick-"+id+"/kick-shim" && bytes.Contains(args, []byte("guest-serve")) {
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+				t.Error(err)
+			}
+			return
+		}
+	}
+	t.Error("there is no shim")
 }
 
 // A cancel ends the waiting for a sandbox, and leaves none.

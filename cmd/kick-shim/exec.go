@@ -169,7 +169,7 @@ func start(cfg frame.Config) (*command, error) {
 	}
 	// Not os.StartProcess, whose process would want to be waited for by itself:
 	// the reaper waits for every process.
-	pid, err := syscall.ForkExec(name, cfg.Command, &syscall.ProcAttr{
+	pid, err := forkConfined(name, cfg.Command, &syscall.ProcAttr{
 		Dir:   cfg.WorkDir,
 		Env:   env,
 		Files: []uintptr{null.Fd(), out.Fd(), errOut.Fd()},
@@ -287,7 +287,7 @@ func (c *command) supervise(cfg frame.Config, w *frame.Writer, orders <-chan ord
 		case o := <-orders:
 			switch {
 			case o.gone:
-				_ = syscall.Kill(-1, syscall.SIGKILL)
+				killAll(syscall.SIGKILL)
 			case o.stop:
 				end()
 			case o.ack:

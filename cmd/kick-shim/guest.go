@@ -1,12 +1,12 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -15,60 +15,70 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/landlock-lsm/go-landlock/landlock"
+	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
 	"golang.org/x/sys/unix"
 
 	"github.com/kickhq/kick/internal/frame"
 )
 
 // Where a gateway runs commands in its sandboxes, this program is one of them and
-// not process 1. It comes in two processes: guest is what the gateway knows and
-// kills, and guestInit, in a session that the gateway does not, is what speaks with
-// the host. When the first dies the second ends what it has started, which nobody
-// else would.
+// not process 1. guest starts guestInit in a session of its own, which the gateway
+// does not end with a command; that becomes what process 1 is in a pod, a server that
+// the host comes to over connections.
 
-// guest starts guestInit and ends as it does.
+// listening is what the server says on its standard output before it lets go of it.
+const listening = "listening\n"
+
+// guest starts the server and returns when it listens.
 func guest() error {
-	runtime.LockOSThread() // whose death is what the child is told
-	pid, err := syscall.ForkExec("/proc/self/exe", []string{"kick-shim", "guest-init"}, &syscall.ProcAttr{
+	if len(os.Args) != 3 {
+		return errors.New("guest takes one argument, what to give up")
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer null.Close()
+	said, out, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer said.Close()
+	_, err = syscall.ForkExec("/proc/self/exe", []string{"kick-shim", "guest-init", os.Args[2]}, &syscall.ProcAttr{
 		Env:   os.Environ(), // some of which is passed on, see inherited
-		Files: []uintptr{0, 1, 2},
-		Sys:   &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGTERM},
+		Files: []uintptr{null.Fd(), out.Fd(), null.Fd()},
+		Sys:   &syscall.SysProcAttr{Setsid: true},
 	})
+	out.Close()
 	if err != nil {
-		return fmt.Errorf("start the second process: %w", err)
+		return fmt.Errorf("start the server: %w", err)
 	}
-	var ws syscall.WaitStatus
-	for {
-		if _, err = syscall.Wait4(pid, &ws, 0, nil); err != syscall.EINTR { //nolint:errorlint // a system call's own error
-			break
-		}
+	r := bufio.NewReader(said)
+	if word, err := r.Peek(len(listening)); err == nil && string(word) == listening {
+		return nil
 	}
+	_, problem, err := frame.NewReader(r).Read()
 	if err != nil {
-		return fmt.Errorf("wait for the second process: %w", err)
+		return fmt.Errorf("the server ended without a word: %w", err)
 	}
-	if ws.Signaled() {
-		os.Exit(128 + int(ws.Signal()))
-	}
-	os.Exit(ws.ExitStatus())
-	return nil
+	return errors.New(string(problem))
 }
 
 // guestInit gives up what it has, takes what its descendants leave behind, and
-// becomes init. Its Landlock domain allows every path, since the gateway's own
+// becomes the server. Its Landlock domain allows every path, since the gateway's own
 // holds those: it is there so that nothing in it can reach into other processes.
 func guestInit() error {
-	cfg, err := frame.NewReader(os.Stdin).ReadConfig()
+	runtime.LockOSThread() // what is given up belongs to the thread
+	w, err := waitOf(os.Args)
 	if err != nil {
-		return fmt.Errorf("read the configuration: %w", err)
-	}
-	var j frame.Jail
-	if err := json.Unmarshal(cfg.Jail, &j); err != nil {
-		return fmt.Errorf("read the lock-down: %w", err)
+		return err
 	}
 	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
 		return failed("landlock", "ask the kernel for its version", errno)
 	}
+	j := w.Jail
 	for i := range j.Rlimits {
 		if j.Rlimits[i].Resource == unix.RLIMIT_NPROC {
 			j.Rlimits[i].Value += uint64(beside())
@@ -81,8 +91,47 @@ func guestInit() error {
 	if err := lockDown(j); err != nil {
 		return err
 	}
-	err = unix.Exec("/proc/self/exe", []string{"kick-shim", "init"}, inherited(cfg))
-	return fmt.Errorf("execute the next stage: %w", err)
+	return w.become("guest-serve", inherited(w.Inherit))
+}
+
+// serveGuest is serve where this is not process 1.
+func serveGuest() error {
+	return serveHosts(func() error {
+		if _, err := os.Stdout.WriteString(listening); err != nil {
+			return err
+		}
+		return unix.Dup3(0, 1, 0) // who has started this waits for its end
+	})
+}
+
+// confine keeps the calling thread, and what it starts, from signals to processes
+// outside and from their abstract sockets: a command must not end its own shim. Kernels
+// before 6.12 cannot, and let it.
+func confine() error {
+	fd, flags, err := landlock.Config{Scoped: landlock.V6.Scoped}.BestEffort().NewRulesetFD()
+	if err != nil || fd < 0 {
+		return err
+	}
+	defer unix.Close(fd)
+	return ll.LandlockRestrictSelf(fd, flags)
+}
+
+// forkConfined is syscall.ForkExec for the command. Where this is not process 1, which
+// the kernel protects, a thread of its own starts it, which ends with that.
+func forkConfined(name string, argv []string, attr *syscall.ProcAttr) (pid int, err error) {
+	if os.Getpid() == 1 {
+		return syscall.ForkExec(name, argv, attr)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // and never unlocked
+		if err = confine(); err == nil {
+			pid, err = syscall.ForkExec(name, argv, attr)
+		}
+	}()
+	<-done
+	return pid, err
 }
 
 // beside is how many threads the sandbox's other processes have, which the kernel
@@ -96,9 +145,9 @@ func beside() (n int) {
 	return n
 }
 
-// inherited are the variables that cfg names, as this process has them.
-func inherited(cfg frame.Config) (env []string) {
-	for _, name := range cfg.Inherit {
+// inherited are the variables of those names, as this process has them.
+func inherited(names []string) (env []string) {
+	for _, name := range names {
 		if v, ok := os.LookupEnv(name); ok {
 			env = append(env, name+"="+v)
 		}
@@ -113,17 +162,7 @@ func withInherited(cfg frame.Config) []string {
 		_, ok := os.LookupEnv(name)
 		return ok && slices.Contains(cfg.Inherit, name)
 	})
-	return append(own, inherited(cfg)...)
-}
-
-// leaveNothing makes this process end all that it has started when guest dies.
-func leaveNothing() {
-	term := make(chan os.Signal, 1)
-	signal.Notify(term, syscall.SIGTERM)
-	go func() {
-		<-term
-		leave(1)
-	}()
+	return append(own, inherited(cfg.Inherit)...)
 }
 
 // leave ends this process and everything in the sandbox that it has started. The

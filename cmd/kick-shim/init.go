@@ -30,9 +30,6 @@ func initProcess() error {
 	if err := ignoreSignals(); err != nil {
 		return err
 	}
-	if os.Getpid() != 1 {
-		leaveNothing()
-	}
 	// What the caller left open. The Go runtime's own descriptors do not exist
 	// yet, since nothing has been polled. gVisor takes no more than a signed number.
 	if err := unix.CloseRange(3, math.MaxInt32, 0); err != nil {
@@ -64,6 +61,9 @@ func (h host) converse() error {
 		return fmt.Errorf("read the configuration: %w", err)
 	}
 	cfg.Env = withInherited(cfg)
+	if cfg.Objects != "" {
+		baseObjects = cfg.Objects
+	}
 	if h.collectOnly && cfg.Mode != frame.CollectMode {
 		return errors.New("the command of this sandbox has run for another host")
 	}

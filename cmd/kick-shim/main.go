@@ -15,7 +15,8 @@
 // it starts as "lock", gives up what the engine has left to it and executes
 // itself as "init" too. In a pod, whose host is far away, it starts as "wait", does
 // the same and becomes "serve", which is "init" for a host that comes over
-// connections; each of them is a process of its own, "line".
+// connections; each of them is a process of its own, "line". In a gateway's sandbox it
+// is a command, "guest", which leaves such a server behind.
 package main
 
 import (
@@ -39,9 +40,14 @@ func main() {
 	case "lock":
 		err = lock()
 	case "guest":
-		err = guest()
+		if err = guest(); err != nil {
+			fmt.Fprintln(os.Stderr, clip(err.Error(), 4<<10))
+			os.Exit(1)
+		}
 	case "guest-init":
 		err = guestInit()
+	case "guest-serve":
+		err = onAnotherThread(serveGuest)
 	case "init":
 		err = onAnotherThread(initProcess)
 	case "wait":

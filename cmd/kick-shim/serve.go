@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -22,59 +23,82 @@ import (
 	"github.com/kickhq/kick/internal/resume"
 )
 
-// linePath is where process 1 of a pod listens: an abstract socket, so that no
-// file system has to be writable.
+// linePath is where the shim listens in a pod or a gateway's sandbox: an abstract
+// socket, so that no file system has to be writable.
 const linePath = "@kick/line"
 
 // wait is the first stage in a pod. Nobody speaks with it: what it gives up is in
 // its arguments, which the host has written into the pod.
 func wait() error {
 	runtime.LockOSThread() // what is given up belongs to the thread
-	if len(os.Args) != 3 {
-		return errors.New("wait takes one argument, what to give up")
-	}
-	var w frame.Wait
-	if err := json.Unmarshal([]byte(os.Args[2]), &w); err != nil {
-		return fmt.Errorf("read the lock-down: %w", err)
+	w, err := waitOf(os.Args)
+	if err != nil {
+		return err
 	}
 	if err := lockDown(w.Jail); err != nil {
 		return err
 	}
+	return w.become("serve", nil)
+}
+
+// waiting is a frame.Wait from the command line.
+type waiting struct{ frame.Wait }
+
+func waitOf(args []string) (w waiting, err error) {
+	if len(args) != 3 {
+		return w, errors.New("there is one argument, what to give up")
+	}
+	if err := json.Unmarshal([]byte(args[2]), &w); err != nil {
+		return w, fmt.Errorf("read what to wait for: %w", err)
+	}
+	return w, nil
+}
+
+// become executes the next stage, with nothing left to give up.
+func (w waiting) become(role string, env []string) error {
 	w.Jail = frame.Jail{} // it is done
-	rest, err := json.Marshal(w)
+	rest, err := json.Marshal(w.Wait)
 	if err != nil {
 		return err
 	}
-	err = unix.Exec("/proc/self/exe", []string{"kick-shim", "serve", string(rest)}, nil)
-	return fmt.Errorf("execute the second stage: %w", err)
+	err = unix.Exec("/proc/self/exe", []string{"kick-shim", role, string(rest)}, env)
+	return fmt.Errorf("execute the next stage: %w", err)
 }
 
-// serve is process 1 of a pod. Its first host has it run the command. Every host
-// after that comes for what a host that died has left: the command is killed, and
-// the artifacts are made once more.
+// serve is process 1 of a pod.
 func serve() error {
 	if os.Getpid() != 1 {
 		return errors.New("this is not process 1 of its pod's container")
 	}
+	return serveHosts(func() error { return nil })
+}
+
+// serveHosts attends one host after the other; listens is called before the first.
+// The first has it run the command. Every host after that comes for what a host that
+// died has left: the command is killed, and the artifacts are made once more.
+func serveHosts(listens func() error) error {
 	signal.Notify(make(chan os.Signal, 1))
 	if err := ignoreSignals(); err != nil {
 		return err
 	}
-	if err := unix.CloseRange(3, math.MaxUint32, 0); err != nil {
+	if err := unix.CloseRange(3, math.MaxInt32, 0); err != nil {
 		return failed("descriptors", "close inherited descriptors", err)
 	}
-	var w frame.Wait
-	if err := json.Unmarshal([]byte(os.Args[len(os.Args)-1]), &w); err != nil {
-		return fmt.Errorf("read what to wait for: %w", err)
+	w, err := waitOf(os.Args)
+	if err != nil {
+		return err
 	}
 	alone := time.Duration(w.AloneMS) * time.Millisecond
 	l, err := net.Listen("unix", linePath)
 	if err != nil {
 		return fmt.Errorf("listen for the host: %w", err)
 	}
+	if err := listens(); err != nil {
+		return err
+	}
 	hosts := resume.NewServer()
 	go accept(l, hosts)
-	network := confinedFor(w)
+	network := confinedFor(w.Wait)
 	for first := true; ; first = false {
 		patience := alone
 		if first && w.Standby {
@@ -96,6 +120,9 @@ func serve() error {
 // confinedFor begins to find out whether the pod has no network. A pod that stands
 // by may keep what it finds for hours, so it begins when it has its kick.
 func confinedFor(w frame.Wait) func(canaries []string) string {
+	if os.Getpid() != 1 {
+		return nil // see probeGuest
+	}
 	if w.Standby {
 		return confinement
 	}
@@ -155,12 +182,15 @@ func isFromOutside(c *net.UnixConn) bool {
 	if err := raw.Control(func(fd uintptr) { cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil || credErr != nil {
 		return false
 	}
+	if os.Getpid() != 1 {
+		return !slices.Contains(descendants(), int(cred.Pid))
+	}
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(int(cred.Pid)) + "/stat")
 	return err == nil && fromOutside(stat)
 }
 
-// line connects its standard input and output with process 1. The engine starts it
-// in the pod for the host. It is not of the agent's user's reading before it has
+// line connects its standard input and output with the server. The engine starts it
+// in the sandbox for the host. It is not of the agent's user's reading before it has
 // anything to be read; what passes through it later, nobody can forge or use.
 func line() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
@@ -168,8 +198,8 @@ func line() error {
 	}
 	c, err := net.Dial("unix", linePath)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "kick-shim: reach process 1:", err)
-		os.Exit(1)
+		fmt.Fprintln(os.Stderr, "kick-shim: reach the server:", err)
+		os.Exit(frame.NoServer)
 	}
 	ended := make(chan error, 2)
 	go func() {

@@ -148,6 +148,8 @@ type Usage struct {
 type Wait struct {
 	Jail    Jail  `json:"jail"`
 	AloneMS int64 `json:"aloneMS"` // how long it waits for a host, in milliseconds
+	// Inherit are the variables that it keeps, for Config.Inherit.
+	Inherit []string `json:"inherit,omitempty"`
 	// Canaries are addresses, HOST:PORT, that a sandbox without a network cannot
 	// reach. The shim is ready when it cannot.
 	Canaries []string `json:"canaries,omitempty"`
@@ -155,6 +157,9 @@ type Wait struct {
 	// whenever it likes, and says in Config.Canaries what cannot be reached.
 	Standby bool `json:"standby,omitempty"`
 }
+
+// NoServer is the exit code of a connection that found no shim to connect with.
+const NoServer = 69
 
 // ExitStatus is the end of the command.
 type ExitStatus struct {

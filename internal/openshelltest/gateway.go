@@ -201,6 +201,20 @@ func (g *Gateway) Sandboxes() []string {
 	return names
 }
 
+// Lose loses all sandboxes, as when their node goes, and returns when they are gone.
+func (g *Gateway) Lose() {
+	g.mu.Lock()
+	var gone []<-chan struct{}
+	for _, b := range g.sandboxes {
+		b.cancel()
+		gone = append(gone, b.gone)
+	}
+	g.mu.Unlock()
+	for _, c := range gone {
+		<-c
+	}
+}
+
 func (g *Gateway) endAll() {
 	g.mu.Lock()
 	for _, b := range g.sandboxes {
