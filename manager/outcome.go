@@ -120,7 +120,7 @@ func (o Outcome) RestoreCommands() []string {
 
 // unpublished names what may hold work that is not on the remote.
 func (o Outcome) unpublished() []sandbox.Artifact {
-	rest := []sandbox.Artifact{sandbox.RestBundle, sandbox.DirtyArchive}
+	rest := []sandbox.Artifact{sandbox.RestBundle, sandbox.DirtyArchive, sandbox.Checkpoint}
 	if o.Outcome == Published && o.Squashed == 0 {
 		return rest
 	}

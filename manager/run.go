@@ -502,6 +502,13 @@ func (r *run) takeWork(res sandbox.Result) {
 	case !errors.Is(err, os.ErrNotExist):
 		r.out.Notes = append(r.out.Notes, "work summary: "+err.Error())
 	}
+	if len(res.Missing) == 0 {
+		r.note("remove the checkpoint", r.sink.DropCheckpoint())
+	} else if checkpoint, ok := r.sink.Path(sandbox.Checkpoint); ok {
+		if info, err := os.Lstat(checkpoint); err == nil {
+			r.out.Notes = append(r.out.Notes, fmt.Sprintf("what there was at the checkpoint of %s is kept: `kick show %s` says how to get it", info.ModTime().Format(time.TimeOnly), r.k.ID))
+		}
+	}
 	if len(res.Missing) > 0 && r.req.Runtime != openShellRuntime { // where nothing is left of it, nothing can be tried again
 		r.out.Notes = append(r.out.Notes, leftInPlace+": `kick salvage "+r.k.ID+"` tries again")
 		return

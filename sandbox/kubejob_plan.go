@@ -265,6 +265,7 @@ var kubeShown = []string{
 func (p *kubePlan) shimConfig() frame.Config {
 	c := shimConfig(p.spec, p.limits, p.mode)
 	c.Sent, c.Pause = p.spec.Workspace.Dir != "", p.mode != frame.CollectMode
+	c.CheckpointMS = p.spec.Workspace.checkpointMS()
 	c.Show, c.Canaries = kubeShown, p.config.Canaries
 	if p.mode != frame.CollectMode {
 		c.Watch = &frame.Watch{Disk: p.limits.Disk, Processes: p.limits.Processes}

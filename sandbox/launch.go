@@ -282,6 +282,9 @@ func (k *kick) collect(ctx context.Context, command *session) error {
 	if h.sink != nil {
 		h.sink.breakOff("the sandbox ended before it was whole")
 		res.Artifacts, res.Missing = h.sink.stored, h.sink.missing
+		if h.err != nil {
+			res.Checkpoint = h.sink.checkpoint
+		}
 	}
 	if only {
 		res.Isolation.Properties = h.props
@@ -344,7 +347,7 @@ func (k *kick) handBack(ctx context.Context, command *session) handedBack {
 		return k.handBackElsewhere(ctx, other, sink)
 	}
 	if err != nil {
-		return handedBack{err: err}
+		return handedBack{sink: sink, err: err}
 	}
 	return c.s.handedBack(c.err)
 }

@@ -60,6 +60,7 @@ func newOpenShellPlan(spec LaunchSpec, mode frame.Mode, ready time.Duration) (*o
 	}
 	p.config = shimConfig(spec, p.limits, mode)
 	p.config.Sent = spec.Workspace.Dir != ""
+	p.config.CheckpointMS = spec.Workspace.checkpointMS()
 	p.config.Objects = shimDir(spec.ID) + "/objects"
 	p.config.Pause = true
 	p.config.Watch = watch

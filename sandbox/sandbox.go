@@ -14,6 +14,8 @@ import (
 	"io"
 	"net/netip"
 	"time"
+
+	"github.com/kickhq/kick/internal/frame"
 )
 
 // Launcher runs one command in one sandbox and returns when nothing of it is
@@ -118,6 +120,10 @@ type Workspace struct {
 	Objects string
 	// Sink takes what the sandbox hands back. Nil: artifacts are not made.
 	Sink Sink
+	// Checkpoint is how often, at most, a Checkpoint comes while the command runs, on
+	// runtimes where nothing but the sandbox has the work. Default: a minute. Negative:
+	// never.
+	Checkpoint time.Duration
 }
 
 // Paths inside the sandbox.
@@ -151,6 +157,10 @@ const (
 	// DirtyArchive is a tar of the uncommitted files as they lie there; of the
 	// whole work tree when git cannot tell.
 	DirtyArchive Artifact = "dirty.tar"
+	// Checkpoint is a git bundle of all that is in FinalBundle and RestBundle, as it
+	// was at some time while the command ran, with HEAD as refs/kick/head. Later ones
+	// replace it. It counts only where the end never came.
+	Checkpoint Artifact = frame.Checkpoint
 	// WorkSummary is a JSON object, see type Work.
 	WorkSummary Artifact = "work.json"
 	// Report is an agent report (agent-report*.json), at most 1 MiB.
@@ -314,6 +324,9 @@ type Result struct {
 	// not and why.
 	Artifacts []Artifact
 	Missing   []string
+	// Checkpoint is when the last one came, if that is all there is: the sandbox was
+	// lost before it handed back what it had at the end.
+	Checkpoint time.Time
 }
 
 // Usage is a resource reading.

@@ -3,6 +3,7 @@ package sandbox
 import (
 	"archive/tar"
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/kickhq/kick/internal/frame"
 	"github.com/kickhq/kick/internal/gitcmd"
@@ -90,6 +92,14 @@ func sendObjects(ctx context.Context, to io.Writer, w Workspace) error {
 	out := bufio.NewWriterSize(to, frame.MaxPayload)
 	err := git.Run(ctx, strings.NewReader(w.BaseOID+"\n"), out, "pack-objects", "--revs", "--stdout", "--delta-base-offset", "--quiet")
 	return errors.Join(err, out.Flush())
+}
+
+// checkpointMS is how often a checkpoint is made, in milliseconds; 0: never.
+func (w Workspace) checkpointMS() int64 {
+	if w.Sink == nil || w.Dir == "" || w.Checkpoint < 0 {
+		return 0
+	}
+	return cmp.Or(w.Checkpoint, time.Minute).Milliseconds()
 }
 
 // checkSent refuses what a workspace that is sent cannot be.

@@ -3,6 +3,7 @@ package sandbox
 import (
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/kickhq/kick/internal/frame"
 )
@@ -14,6 +15,8 @@ type sinkCopy struct {
 	stored  []Artifact
 	whole   []string // their names, with those of reports
 	missing []string
+
+	checkpoint time.Time // when the last one came
 
 	had map[string]bool // names of those that an earlier sandbox has made
 
@@ -29,7 +32,7 @@ func (c *sinkCopy) again(why string) *sinkCopy {
 	for _, name := range c.whole {
 		had[name] = true
 	}
-	return &sinkCopy{sink: c.sink, stored: c.stored, whole: c.whole, had: had}
+	return &sinkCopy{sink: c.sink, stored: c.stored, whole: c.whole, checkpoint: c.checkpoint, had: had}
 }
 
 func (c *sinkCopy) take(m frame.Message) {
@@ -64,6 +67,10 @@ func (c *sinkCopy) take(m frame.Message) {
 				c.miss(err.Error())
 				return
 			}
+			if c.kind == Checkpoint {
+				c.checkpoint = time.Now()
+				return
+			}
 			c.stored, c.whole = append(c.stored, c.kind), append(c.whole, c.what())
 		}
 	}
@@ -85,6 +92,9 @@ func (c *sinkCopy) abort(why string) {
 }
 
 func (c *sinkCopy) miss(why string) {
+	if c.kind == Checkpoint {
+		return // the next one is due
+	}
 	c.missing = append(c.missing, fmt.Sprintf("%s: %s", c.what(), why))
 }
 

@@ -95,6 +95,7 @@ func RestoreCommands(dir, id string, artifacts ...sandbox.Artifact) []string {
 	}{
 		{sandbox.FinalBundle, "git -c fetch.fsckObjects=true fetch --no-tags PATH 'HEAD:refs/heads/kick-restored/" + id + "'"},
 		{sandbox.RestBundle, "git -c fetch.fsckObjects=true fetch --no-tags PATH 'refs/*:refs/remotes/kick-restored/" + id + "/*'"},
+		{sandbox.Checkpoint, "git -c fetch.fsckObjects=true fetch --no-tags PATH 'refs/*:refs/remotes/kick-restored/" + id + "/*'"},
 		{sandbox.DirtyArchive, "mkdir kick-restored-" + id + " && tar -xf PATH -C kick-restored-" + id},
 	} {
 		if len(artifacts) > 0 && !slices.Contains(artifacts, b.artifact) {

@@ -29,6 +29,8 @@ type DirSink struct {
 	max     int64
 	whole   map[string]bool // kept through this sink
 	reports int             // begun so far
+
+	checkpoint int64 // bytes of the one that is kept
 }
 
 var _ sandbox.Sink = (*DirSink)(nil)
@@ -72,6 +74,8 @@ func (s *DirSink) Create(a sandbox.Artifact, name string) (sandbox.SinkWriter, e
 	switch a {
 	case sandbox.FinalBundle, sandbox.RestBundle, sandbox.DirtyArchive:
 		w.keepPartial = true
+	case sandbox.Checkpoint:
+		w.replaces = true
 	case sandbox.WorkSummary:
 		w.fleeting = true
 	case sandbox.Report:
@@ -112,6 +116,8 @@ type sinkFile struct {
 	name, partial string
 	keepPartial   bool
 	fleeting      bool  // it need not survive a power failure
+	replaces      bool  // the one that came before
+	size          int64 // bytes
 	err           error // first failure; the artifact is not whole
 }
 
@@ -125,6 +131,7 @@ func (w *sinkFile) Write(p []byte) (int, error) {
 	}
 	n, err := w.f.Write(p)
 	w.sink.left -= int64(n)
+	w.size += int64(n)
 	if err != nil {
 		w.err = hostError("keep "+w.name, err)
 	}
@@ -148,7 +155,7 @@ func (w *sinkFile) Close() error {
 		err = cerr
 	}
 	w.f = nil
-	if err == nil {
+	if err == nil && !w.replaces {
 		err = w.sink.root.Rename(w.name, w.name+".earlier")
 		if errors.Is(err, fs.ErrNotExist) {
 			err = nil
@@ -157,8 +164,13 @@ func (w *sinkFile) Close() error {
 	if err == nil {
 		err = w.sink.root.Rename(w.partial, w.name)
 	}
-	if err == nil {
+	if err == nil && w.replaces {
+		w.sink.left += w.sink.checkpoint
+		w.sink.checkpoint = w.size
+	} else if err == nil {
 		w.sink.whole[w.name] = true
+	}
+	if err == nil {
 		if !w.fleeting {
 			err = syncDir(w.sink.dir)
 		}
@@ -179,7 +191,19 @@ func (w *sinkFile) Abort() error {
 	if !w.keepPartial {
 		err = w.sink.root.Remove(w.partial)
 	}
+	if w.replaces {
+		w.sink.left += w.size
+	}
 	return hostError("keep "+w.partial, err)
+}
+
+// DropCheckpoint removes the checkpoint, when all that it holds has come otherwise.
+func (s *DirSink) DropCheckpoint() error {
+	err := s.root.Remove(string(sandbox.Checkpoint))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return hostError("remove the checkpoint", err)
 }
 
 // Caps of work.json, which hostile code wrote: 1 MiB, as many entries as a

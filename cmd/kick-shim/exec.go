@@ -255,6 +255,9 @@ func (c *command) supervise(cfg frame.Config, w *frame.Writer, orders <-chan ord
 	reaped := make(chan struct{})
 	seen := make(chan struct{})
 	watched := watch(cfg)
+	stop := make(chan struct{})
+	var sending sync.WaitGroup
+	sending.Go(func() { checkpoints(cfg, w, stop) })
 	go func() {
 		reap(c.pid, exited, func() {
 			watched.lookAtProcesses()
@@ -300,8 +303,10 @@ func (c *command) supervise(cfg frame.Config, w *frame.Writer, orders <-chan ord
 			killAll(syscall.SIGKILL)
 		}
 	}
+	close(stop)
 	<-reaped
 	output.Wait()
+	sending.Wait()
 	status := frame.ExitStatus{Code: ws.ExitStatus(), Timeout: timeout, Usage: watched.end(cfg, ws != 0)}
 	if ws.Signaled() {
 		status.Code, status.Signal = -1, int(ws.Signal())

@@ -56,6 +56,8 @@ func main() {
 		err = onAnotherThread(serve)
 	case "line":
 		err = line()
+	case "checkpoint":
+		err = checkpoint()
 	case "install":
 		err = install()
 	default:

@@ -142,11 +142,13 @@ func (v *view) startRest(refs []ref, sum *work) *bundle {
 }
 
 // sendBundle sends b, if there is one.
-func (c *collector) sendBundle(kind string, b *bundle) error {
+func (c *collector) sendBundle(kind string, b *bundle) error { return c.sendBundleAs(kind, "", b) }
+
+func (c *collector) sendBundleAs(kind, name string, b *bundle) error {
 	if b == nil {
 		return nil
 	}
-	return c.send(kind, "", func(w io.Writer) error {
+	return c.send(kind, name, func(w io.Writer) error {
 		if err := b.begun(); err != nil {
 			return err
 		}

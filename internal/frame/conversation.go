@@ -37,6 +37,10 @@ func IsReportName(name string) bool {
 // package cannot import.
 const reportKind = "report"
 
+// Checkpoint is the artifact that comes while the command runs, any number of times:
+// the later one stands for the earlier.
+const Checkpoint = "checkpoint.bundle"
+
 var singleKinds = map[string]bool{"final.bundle": true, "rest.bundle": true, "dirty.tar": true, "work.json": true}
 
 // Message is one frame whose place and content were checked. Which fields are
@@ -55,12 +59,13 @@ type Message struct {
 //
 //	Ready                                            once, first
 //	Started, then Stdout and Stderr in any order     Started is absent if the command could not be started
+//	Begin, Data..., End                              any number among these, of kind Checkpoint
 //	Look                                             once at most, after Started
 //	Exit                                             once
 //	Begin, Data..., End                              any number, one after the other
 //	Goodbye                                          last
 //
-// RunMode has no artifacts, CollectMode neither command nor exit. A Problem may
+// RunMode has no artifacts and no checkpoints, CollectMode neither command nor exit. A Problem may
 // come at any time and is the last.
 type Conversation struct {
 	r           *Reader
@@ -69,6 +74,7 @@ type Conversation struct {
 	state       state
 	started     bool
 	looked      bool
+	checking    bool // a checkpoint has begun
 	seen        map[string]bool
 	reports     int
 	left        int64 // bytes that the artifact at hand may still have
@@ -159,11 +165,7 @@ func (c *Conversation) check(m *Message, p []byte) error {
 	case inArtifact:
 		switch m.Type {
 		case Data:
-			if c.left -= int64(len(p)); c.left < 0 {
-				return fmt.Errorf("an artifact is larger than its limit of %d bytes", c.artifactMax)
-			}
-			m.Data = p
-			return nil
+			return c.data(m, p)
 		case End:
 			c.state = collecting
 			return parse(p, &m.End)
@@ -183,7 +185,21 @@ func (c *Conversation) checkRunning(m *Message, p []byte) error {
 	case m.Type == Look && c.started && !c.looked:
 		c.looked = true
 		return empty(p)
-	case m.Type == Exit:
+	case m.Type == Begin && c.started && !c.checking && c.mode == RunAndCollectMode:
+		c.checking, c.left = true, c.artifactMax
+		if err := parse(p, &m.Artifact); err != nil {
+			return err
+		}
+		if m.Artifact != (ArtifactHeader{Kind: Checkpoint}) {
+			return fmt.Errorf("an artifact %.60q while the command runs", m.Artifact.Kind)
+		}
+		return nil
+	case m.Type == Data && c.checking:
+		return c.data(m, p)
+	case m.Type == End && c.checking:
+		c.checking = false
+		return parse(p, &m.End)
+	case m.Type == Exit && !c.checking:
 		c.state = collecting
 		if err := parse(p, &m.Exit); err != nil {
 			return err
@@ -191,6 +207,15 @@ func (c *Conversation) checkRunning(m *Message, p []byte) error {
 		return c.checkExit(m.Exit)
 	}
 	return fmt.Errorf("frame %q is out of place", byte(m.Type))
+}
+
+// data takes a part of an artifact.
+func (c *Conversation) data(m *Message, p []byte) error {
+	if c.left -= int64(len(p)); c.left < 0 {
+		return fmt.Errorf("an artifact is larger than its limit of %d bytes", c.artifactMax)
+	}
+	m.Data = p
+	return nil
 }
 
 // checkExit refuses statuses that no process can have.

@@ -91,6 +91,9 @@ type Config struct {
 	// Pause makes the shim wait for Ack when it has sent Exit: the sandbox goes
 	// with the shim, and the host has to look at it first.
 	Pause bool `json:"pause,omitempty"`
+	// CheckpointMS is how often, at most, a checkpoint is made while the command runs,
+	// in milliseconds. 0: never.
+	CheckpointMS int64 `json:"checkpointMS,omitempty"`
 	// Sent tells that the workspace comes as frames after Go, since the host and
 	// the sandbox have no directory in common.
 	Sent bool `json:"sent,omitempty"`
