@@ -161,6 +161,31 @@ func TestSinkOnEarlierArtifacts(t *testing.T) {
 	}
 }
 
+// A checkpoint replaces the one before, and counts once.
+func TestSinkCheckpoint(t *testing.T) {
+	t.Parallel()
+	s, dir := newSink(t, 10)
+	put(t, s, sandbox.Checkpoint, "", "12345678")
+	put(t, s, sandbox.Checkpoint, "", "90")
+	w, err := s.Create(sandbox.Checkpoint, "")
+	if err == nil {
+		_, err = w.Write([]byte("broken"))
+	}
+	if err = errors.Join(err, w.Abort()); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, string(sandbox.Checkpoint))); err != nil || string(b) != "90" {
+		t.Errorf("%q, %v", b, err)
+	}
+	put(t, s, sandbox.FinalBundle, "", "12345678") // all that is left of the cap
+	if err := errors.Join(s.DropCheckpoint(), s.DropCheckpoint()); err != nil {
+		t.Error(err)
+	}
+	if got := ls(t, dir); strings.Contains(got, "checkpoint") {
+		t.Errorf("left: %s", got)
+	}
+}
+
 func TestSinkCap(t *testing.T) {
 	t.Parallel()
 	s, dir := newSink(t, 10)
