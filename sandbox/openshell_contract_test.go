@@ -36,11 +36,9 @@ const openShellChildEnv = "KICK_TEST_OPENSHELL"
 
 // openShellCannot is what a sandbox of OpenShell cannot do, whichever gateway.
 var openShellCannot = map[string]string{
-	"Egress":               "no socket of this host is in the sandbox: the gateway's own policy is the way out, see TestOpenShellPolicy",
-	"BaseObjects":          "the base's objects are a copy in the sandbox, which is its user's",
-	"MemoryLimit":          "the kernel ends the process that is over, of which neither the gateway tells nor a control group that the sandbox sees",
-	"WorkAfterMemoryLimit": "the workspace goes with the sandbox that the kernel has killed",
-	"WorkOnly":             "the workspace goes with the sandbox: the embedded runtime makes artifacts of what is on this host",
+	"Egress":      "no socket of this host is in the sandbox: the gateway's own policy is the way out, see TestOpenShellPolicy",
+	"BaseObjects": "the base's objects are a copy in the sandbox, which is its user's",
+	"WorkOnly":    "the workspace is sent, so that the directory on this host never has the work",
 }
 
 // TestOpenShellContract holds the OpenShell runtime to the launcher contract, with

@@ -49,7 +49,7 @@ func newOpenShellPlan(spec LaunchSpec, mode frame.Mode, ready time.Duration) (*o
 	}
 	p := &openShellPlan{spec: spec, limits: resolveLimits(spec.Limits)}
 	p.jail = frame.Jail{NoNewPrivs: true, Filter: filter, Rlimits: commonRlimits(p.limits)}
-	watch := &frame.Watch{Disk: p.limits.Disk}
+	watch := &frame.Watch{Disk: p.limits.Disk, Memory: p.limits.Memory}
 	if spec.Limits.Processes > 0 {
 		// The kernel counts all processes of the user at the node, of other sandboxes
 		// too, so that a default would hit who did not ask for it.
@@ -86,7 +86,9 @@ func newOpenShellPlan(spec LaunchSpec, mode frame.Mode, ready time.Duration) (*o
 	}
 	limits := map[string]any{}
 	if p.limits.Memory > 0 {
-		limits["memory"] = strconv.FormatInt(p.limits.Memory, 10)
+		// The shim ends the command at the limit; what kills whom above it, the node says
+		// to nobody here.
+		limits["memory"] = strconv.FormatInt(p.limits.Memory/4*5, 10)
 	}
 	if p.limits.CPUs > 0 {
 		limits["cpu"] = strconv.FormatInt(int64(p.limits.CPUs*1000), 10) + "m"
@@ -247,7 +249,11 @@ func (p *openShellPlan) limitProperties(sandbox openshellapi.Sandbox) []Property
 		disk.Status = Enforced
 		disk.Evidence = fmt.Sprintf("the shim measures the workspace and ends the command above %d bytes; RLIMIT_FSIZE for one file", p.limits.Disk)
 	}
-	return []Property{gateway("memory-limit", "memory", p.limits.Memory == 0), processes, gateway("cpu-limit", "cpu", p.limits.CPUs == 0), disk}
+	memory := gateway("memory-limit", "memory", p.limits.Memory == 0)
+	if memory.Status == Enforced {
+		memory.Evidence += fmt.Sprintf("; the shim ends the command above %d bytes, looked at at least every 500ms", p.limits.Memory)
+	}
+	return []Property{memory, processes, gateway("cpu-limit", "cpu", p.limits.CPUs == 0), disk}
 }
 
 // readBack compares the policy that holds with the one that was asked for.

@@ -259,8 +259,9 @@ func (c *command) supervise(cfg frame.Config, w *frame.Writer, orders <-chan ord
 	var sending sync.WaitGroup
 	sending.Go(func() { checkpoints(cfg, w, stop) })
 	go func() {
-		reap(c.pid, exited, func() {
+		reap(c.pid, exited, func(ws syscall.WaitStatus, used syscall.Rusage) {
 			watched.lookAtProcesses()
+			watched.lookAtEnd(ws, used)
 			showProcesses(w, seen)
 		})
 		close(reaped)
@@ -307,7 +308,7 @@ func (c *command) supervise(cfg frame.Config, w *frame.Writer, orders <-chan ord
 	<-reaped
 	output.Wait()
 	sending.Wait()
-	status := frame.ExitStatus{Code: ws.ExitStatus(), Timeout: timeout, Usage: watched.end(cfg, ws != 0)}
+	status := frame.ExitStatus{Code: ws.ExitStatus(), Timeout: timeout, Usage: watched.finish(cfg, ws != 0)}
 	if ws.Signaled() {
 		status.Code, status.Signal = -1, int(ws.Signal())
 	}
@@ -317,11 +318,12 @@ func (c *command) supervise(cfg frame.Config, w *frame.Writer, orders <-chan ord
 // reap waits for every child there is and ever will be. When the command is
 // reaped, it calls ended, tells so and kills the rest; it returns when nothing
 // is left.
-func reap(pid int, exited chan<- syscall.WaitStatus, ended func()) {
+func reap(pid int, exited chan<- syscall.WaitStatus, ended func(syscall.WaitStatus, syscall.Rusage)) {
 	var over bool
 	for {
 		var ws syscall.WaitStatus
-		got, err := syscall.Wait4(-1, &ws, syscall.WALL, nil)
+		var used syscall.Rusage
+		got, err := syscall.Wait4(-1, &ws, syscall.WALL, &used)
 		switch {
 		case errors.Is(err, syscall.EINTR):
 			continue
@@ -329,7 +331,7 @@ func reap(pid int, exited chan<- syscall.WaitStatus, ended func()) {
 			return // ECHILD: all are gone
 		case got == pid && (ws.Exited() || ws.Signaled()):
 			over = true
-			ended()
+			ended(ws, used)
 			exited <- ws
 		}
 		if over {

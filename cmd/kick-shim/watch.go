@@ -16,9 +16,11 @@ import (
 // watcher looks at the command where the host cannot.
 type watcher struct {
 	limits *frame.Watch
-	over   chan struct{} // closed when the command is to be ended for a limit
+	over   <-chan struct{} // closed by end when the command is to be ended for a limit
+	end    func()
 	stop   chan struct{}
-	done   chan struct{}
+
+	looking sync.WaitGroup
 
 	mu   sync.Mutex
 	used frame.Usage
@@ -34,13 +36,15 @@ const (
 
 // watch begins to look, if the host wants it.
 func watch(cfg frame.Config) *watcher {
-	w := &watcher{limits: cfg.Watch, over: make(chan struct{}), stop: make(chan struct{}), done: make(chan struct{})}
+	over := make(chan struct{})
+	w := &watcher{limits: cfg.Watch, over: over, end: sync.OnceFunc(func() { close(over) }), stop: make(chan struct{})}
 	if w.limits == nil {
-		close(w.done)
 		return w
 	}
-	go func() {
-		defer close(w.done)
+	if w.limits.Memory > 0 {
+		w.looking.Go(w.watchMemory)
+	}
+	w.looking.Go(func() {
 		for pause := watchMin; ; {
 			select {
 			case <-w.stop:
@@ -50,20 +54,83 @@ func watch(cfg frame.Config) *watcher {
 			begin := time.Now()
 			w.lookAtProcesses()
 			if w.lookAtDisk(cfg.WorkDir) {
-				close(w.over)
+				w.end()
 				return
 			}
 			pause = min(max(watchMin, watchShare*time.Since(begin)), watchMax)
 		}
-	}()
+	})
 	return w
 }
 
-// end tells all that was seen, nil where nobody asked. A command that failed may
+// Memory grows faster than a directory, so it is looked at more often.
+const (
+	memoryMin = 20 * time.Millisecond
+	memoryMax = 500 * time.Millisecond
+)
+
+func (w *watcher) watchMemory() {
+	for pause := memoryMin; ; {
+		select {
+		case <-w.stop:
+			return
+		case <-time.After(pause):
+		}
+		begin := time.Now()
+		if w.lookAtMemory() > w.limits.Memory {
+			w.mu.Lock()
+			w.used.OOMKills++
+			w.mu.Unlock()
+			w.end()
+			return
+		}
+		pause = min(max(memoryMin, watchShare*time.Since(begin)), memoryMax)
+	}
+}
+
+// lookAtMemory sums the resident private and shared memory of the command's
+// processes, in bytes.
+func (w *watcher) lookAtMemory() (total int64) {
+	for _, pid := range descendants() {
+		b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+		if err != nil {
+			continue // it has gone
+		}
+		for line := range bytes.Lines(b) {
+			name, value, _ := bytes.Cut(line, []byte(":"))
+			if f := bytes.Fields(value); len(f) == 2 && (string(name) == "RssAnon" || string(name) == "RssShmem") {
+				n, _ := strconv.ParseInt(string(f[0]), 10, 64) // the kernel's own numbers
+				total += n << 10
+			}
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.used.Memory = max(w.used.Memory, total)
+	return total
+}
+
+// lookAtEnd takes a command that was killed, as nobody here has, while it and what is
+// left of it had most of the memory that they may have, for one that the kernel has
+// killed for it.
+func (w *watcher) lookAtEnd(ws syscall.WaitStatus, used syscall.Rusage) {
+	const byShell = 128 + int(syscall.SIGKILL)
+	if w.limits == nil || w.limits.Memory == 0 || !(ws.Signaled() && ws.Signal() == syscall.SIGKILL || ws.ExitStatus() == byShell) {
+		return
+	}
+	if had := used.Maxrss<<10 + w.lookAtMemory(); had >= w.limits.Memory/4*3 {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.used.OOMKills++
+		w.used.Memory = max(w.used.Memory, min(had, w.limits.Memory))
+	}
+}
+
+// finish tells all that was seen, nil where nobody asked. A command that failed may
 // have done so for want of space, so the workspace is measured a last time.
-func (w *watcher) end(cfg frame.Config, failed bool) *frame.Usage {
+func (w *watcher) finish(cfg frame.Config, failed bool) *frame.Usage {
 	close(w.stop)
-	<-w.done
+	w.looking.Wait()
 	if w.limits == nil {
 		return nil
 	}
@@ -72,7 +139,8 @@ func (w *watcher) end(cfg frame.Config, failed bool) *frame.Usage {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.used.Memory, w.used.OOMKills = memoryCounters("/sys/fs/cgroup")
+	peak, kills := memoryCounters("/sys/fs/cgroup")
+	w.used.Memory, w.used.OOMKills = max(w.used.Memory, peak), w.used.OOMKills+kills
 	return &w.used
 }
 

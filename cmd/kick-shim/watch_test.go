@@ -164,7 +164,7 @@ func TestNote(t *testing.T) {
 // TestWatch: the watch ends the command for its workspace, and tells what it saw.
 func TestWatch(t *testing.T) {
 	t.Parallel()
-	if used := watch(frame.Config{}).end(frame.Config{}, true); used != nil {
+	if used := watch(frame.Config{}).finish(frame.Config{}, true); used != nil {
 		t.Errorf("nobody asked, and it tells %+v", used)
 	}
 	cfg := frame.Config{WorkDir: t.TempDir(), Watch: &frame.Watch{Disk: 1 << 20}}
@@ -173,12 +173,12 @@ func TestWatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-w.over
-	if used := w.end(cfg, false); !used.DiskLimit || used.Disk < 2<<20 {
+	if used := w.finish(cfg, false); !used.DiskLimit || used.Disk < 2<<20 {
 		t.Errorf("%+v", used)
 	}
 	// What filled the workspace between two looks is seen at the end.
 	w = watch(cfg)
-	if used := w.end(cfg, true); !used.DiskLimit {
+	if used := w.finish(cfg, true); !used.DiskLimit {
 		t.Errorf("%+v after a failure", used)
 	}
 }

@@ -134,6 +134,9 @@ const MaxShown = 16 << 10
 type Watch struct {
 	Disk      int64 `json:"disk,omitempty"`      // bytes in WorkDir
 	Processes int   `json:"processes,omitempty"` // of the command; the kernel refuses more
+	// Memory is how many bytes of resident and shared memory the command may have,
+	// where no control group is seen that would tell.
+	Memory int64 `json:"memory,omitempty"`
 }
 
 // Usage is what the shim has seen of the command where it watches.
@@ -141,7 +144,7 @@ type Usage struct {
 	Memory    int64 `json:"memory,omitempty"` // bytes, at most
 	Processes int   `json:"processes,omitempty"`
 	Disk      int64 `json:"disk,omitempty"`      // bytes in WorkDir, at most
-	OOMKills  int64 `json:"oomKills,omitempty"`  // processes that the kernel killed for the memory limit
+	OOMKills  int64 `json:"oomKills,omitempty"`  // how often processes were killed for the memory limit, by the kernel or the shim
 	DiskLimit bool  `json:"diskLimit,omitempty"` // Watch.Disk was reached
 	Full      bool  `json:"full,omitempty"`      // Watch.Processes was reached
 }
