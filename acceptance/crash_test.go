@@ -1,14 +1,17 @@
 package acceptance
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/kickhq/kick/manager"
 )
@@ -81,19 +84,10 @@ func TestCrash(t *testing.T) {
 // gets it.
 func TestSalvageAgain(t *testing.T) {
 	t.Parallel()
-	bare := seedBare(t)
-	state := filepath.Join(t.TempDir(), "kick")
-	cmd := exec.Command(buildCrashing(t), "run", "--state-dir", state, "--repo", bare, "--publish", "branch", "--",
-		"sh", "-c", "echo precious >work; git add work; git commit -qm precious")
-	cmd.Env = append(os.Environ(), "KICK_TEST_CRASH_AT=agent-exited")
-	_ = cmd.Run()
-	kicks, err := filepath.Glob(filepath.Join(state, "kicks", "*"))
-	if err != nil || len(kicks) != 1 {
-		t.Fatalf("kicks %q, %v", kicks, err)
-	}
+	state, dir := crashed(t, buildCrashing(t))
 	// A directory in the bundle's place cannot be replaced by it.
-	blocked := filepath.Join(kicks[0], "out", "final.bundle.earlier", "x")
-	if err := errors.Join(os.MkdirAll(blocked, 0o700), os.WriteFile(filepath.Join(kicks[0], "out", "final.bundle"), nil, 0o600)); err != nil {
+	blocked := filepath.Join(dir, "out", "final.bundle.earlier", "x")
+	if err := errors.Join(os.MkdirAll(blocked, 0o700), os.WriteFile(filepath.Join(dir, "out", "final.bundle"), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	out, err := exec.Command(kick, "gc", "--state-dir", state).CombinedOutput()
@@ -103,7 +97,7 @@ func TestSalvageAgain(t *testing.T) {
 	if o := onlyOutcome(t, state); o.Outcome != manager.Interrupted || len(o.Missing) == 0 {
 		t.Fatalf("%+v", o)
 	}
-	if err := errors.Join(os.RemoveAll(filepath.Dir(blocked)), os.Remove(filepath.Join(kicks[0], "out", "final.bundle"))); err != nil {
+	if err := errors.Join(os.RemoveAll(filepath.Dir(blocked)), os.Remove(filepath.Join(dir, "out", "final.bundle"))); err != nil {
 		t.Fatal(err)
 	}
 	out, err = exec.Command(kick, "salvage", "--state-dir", state, "last").CombinedOutput()
@@ -111,15 +105,56 @@ func TestSalvageAgain(t *testing.T) {
 		t.Errorf("%v\n%s", err, out)
 	}
 	o := onlyOutcome(t, state)
-	if o.Outcome != manager.Interrupted || len(o.Missing) > 0 || o.KeptAt != filepath.Join(kicks[0], "out") {
+	if o.Outcome != manager.Interrupted || len(o.Missing) > 0 || o.KeptAt != filepath.Join(dir, "out") {
 		t.Errorf("%+v", o)
 	}
-	if _, err := os.Lstat(filepath.Join(kicks[0], "work")); err == nil {
+	if _, err := os.Lstat(filepath.Join(dir, "work")); err == nil {
 		t.Error("the live workspace is still there")
 	}
 	if out, err := exec.Command(kick, "gc", "--state-dir", state).CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
+}
+
+// TestGCInterrupted stops `kick gc` at any instant: what it had not taken out yet
+// stays where it is, and the next one gets it.
+func TestGCInterrupted(t *testing.T) {
+	t.Parallel()
+	crashing := buildCrashing(t)
+	for _, after := range []time.Duration{5, 20, 40, 60, 80, 100, 150, 200, 300} {
+		t.Run(strconv.Itoa(int(after)), func(t *testing.T) {
+			t.Parallel()
+			state, dir := crashed(t, crashing)
+			ctx, cancel := context.WithTimeout(t.Context(), after*time.Millisecond)
+			defer cancel()
+			gc := exec.CommandContext(ctx, kick, "gc", "--state-dir", state)
+			gc.Cancel = func() error { return gc.Process.Signal(syscall.SIGTERM) }
+			_ = gc.Run() // it may have ended before
+			if out, err := exec.Command(kick, "gc", "--state-dir", state).CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			o := onlyOutcome(t, state)
+			if o.Outcome != manager.Interrupted || o.Commits != 1 || o.KeptAt != filepath.Join(dir, "out") {
+				t.Errorf("the work is lost: %+v", o)
+			}
+		})
+	}
+}
+
+// crashed is the state and the directory of a kick whose agent has committed, and
+// whose process was killed then.
+func crashed(t *testing.T, crashing string) (state, dir string) {
+	t.Helper()
+	state = filepath.Join(t.TempDir(), "kick")
+	cmd := exec.Command(crashing, "run", "--state-dir", state, "--repo", seedBare(t), "--publish", "branch", "--",
+		"sh", "-c", "echo precious >work; git add work; git commit -qm precious")
+	cmd.Env = append(os.Environ(), "KICK_TEST_CRASH_AT=agent-exited")
+	_ = cmd.Run() // killed
+	kicks, err := filepath.Glob(filepath.Join(state, "kicks", "*"))
+	if err != nil || len(kicks) != 1 {
+		t.Fatalf("kicks %q, %v", kicks, err)
+	}
+	return state, kicks[0]
 }
 
 // buildCrashing builds a kick that kills itself where it is told to.

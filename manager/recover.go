@@ -218,6 +218,9 @@ func (m *Manager) GC(ctx context.Context, olderThan, mirrorsUnused time.Duration
 		return rep, err
 	}
 	for _, id := range ids {
+		if ctx.Err() != nil {
+			break // the rest stays as it is
+		}
 		if o, err := m.State.Outcome(id); err == nil && !m.State.unfinished(o) {
 			problem(m.State.forget(id))
 			continue

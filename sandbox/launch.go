@@ -46,6 +46,7 @@ func runKick(ctx context.Context, e engine, spec LaunchSpec) (Result, error) {
 	switch {
 	case errors.Is(err, ErrIsolation):
 		res.Reason = ReasonIsolation
+	case len(spec.Command) == 0: // then a nil error says that the artifacts were made
 	case res.Started.IsZero() && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)):
 		res.Reason, res.Detail, err = ReasonCancelled, "the run was cancelled before the command started", nil
 	}

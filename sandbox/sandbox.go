@@ -27,7 +27,9 @@ import (
 //
 // Run may be called from many goroutines and many processes at once. The
 // specification is not retained after Run returns. Cancelling ctx ends the
-// sandbox, makes the bundles as usual, and yields ReasonCancelled.
+// sandbox, makes the bundles as usual, and yields ReasonCancelled. Where there is
+// no command, a nil error means that all of the work is out, and a cancel is an
+// error.
 type Launcher interface {
 	Run(ctx context.Context, spec LaunchSpec) (Result, error)
 }

@@ -3,6 +3,7 @@ package workspace
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -73,6 +74,9 @@ func Salvage(ctx context.Context, l sandbox.Launcher, req SalvageRequest) (sandb
 		lost = "bundles: the mirror that holds the base is gone"
 	}
 	res, err := l.Run(ctx, spec)
+	if err == nil && (res.Reason != sandbox.ReasonExited || len(res.Artifacts)+len(res.Missing) == 0) {
+		err = fmt.Errorf("the work was not taken out: %s: %s", res.Reason, res.Detail)
+	}
 	if lost != "" {
 		res.Missing = append(res.Missing, lost)
 	}

@@ -155,6 +155,20 @@ func TestSalvageWithoutMirror(t *testing.T) {
 	}
 }
 
+// What a launcher does not say that it took out is not out.
+func TestSalvageBelievesNoSilence(t *testing.T) {
+	t.Parallel()
+	sink, _ := newSink(t, 1000)
+	for _, res := range []sandbox.Result{
+		{Reason: sandbox.ReasonCancelled, Artifacts: []sandbox.Artifact{sandbox.WorkSummary}}, {Reason: sandbox.ReasonExited},
+	} {
+		l := launchFunc(func(sandbox.LaunchSpec) (sandbox.Result, error) { return res, nil })
+		if _, err := Salvage(t.Context(), l, SalvageRequest{ID: "k1", Dir: t.TempDir(), Mirror: t.TempDir(), BaseOID: strings.Repeat("1", 40), Sink: sink}); err == nil {
+			t.Errorf("believed %+v", res)
+		}
+	}
+}
+
 func TestSalvageRefuses(t *testing.T) {
 	t.Parallel()
 	sink, dir := newSink(t, 1000)

@@ -3,6 +3,7 @@ package sandboxtest
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -282,6 +283,11 @@ func (s *suite) workOnly(t *testing.T) {
 	}
 	before := tree(t, k.spec.Workspace.Dir)
 	k.spec.Command, k.spec.Workspace.Sink = nil, k.sink
+	cancelled, cancel := context.WithCancel(context.Background())
+	cancel()
+	if res, err := s.launcher.Run(cancelled, k.spec); err == nil || len(res.Artifacts) > 0 {
+		t.Errorf("a cancelled run has taken out %v, %v", res.Artifacts, err)
+	}
 	o := s.run(t, k.spec)
 	if !slices.Equal(o.Artifacts, []sandbox.Artifact{sandbox.WorkSummary, sandbox.FinalBundle, sandbox.RestBundle, sandbox.DirtyArchive}) || len(o.Missing) > 0 {
 		t.Errorf("artifacts %v, missing %v", o.Artifacts, o.Missing)
