@@ -38,10 +38,13 @@ func (m *Manager) Run(ctx context.Context, req Request) (Outcome, error) {
 		ID: k.ID, Agent: req.Agent, Repo: req.Source.Repo, Base: req.Source.Base,
 		Findings: []policy.Finding{}, Timings: map[string]float64{}, Started: r.start.UTC(), Notes: req.Notes,
 	}
+	if req.Runtime == "podman" && req.Podman.Socket == "" { // who ends a dead kick may have another default
+		r.req.Podman.Socket = sandbox.DefaultPodmanSocket()
+	}
 	swept := m.sweep(ctx, req)
 	if err := k.Journal.Note("kick", map[string]string{
 		"agent": req.Agent, "runtime": req.Runtime, "repo": req.Source.Repo, "base": req.Source.Base, "work": r.work, "version": m.Version,
-		"image": req.Image, "podmanSocket": req.Podman.Socket, "ociRuntime": req.Podman.OCIRuntime,
+		"image": req.Image, "podmanSocket": r.req.Podman.Socket, "ociRuntime": req.Podman.OCIRuntime,
 		"accepted": strings.Join(req.AcceptWeaker, " "), "openshell": req.OpenShell.journaled(req.Runtime), "kubernetes": journaled(req.Kubernetes),
 	}); err != nil {
 		r.fail(Internal, err)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -254,8 +256,40 @@ func (l *Podman) install() (*installed, error) {
 	if f.info, err = os.Lstat(f.shim); err != nil {
 		return fail(err)
 	}
+	if err := l.remember(); err != nil {
+		return fail(err)
+	}
 	l.installed = f
 	return f, nil
+}
+
+// remember notes for a later reaper which service this is.
+func (l *Podman) remember() error {
+	dir := filepath.Join(l.config.Dir, "services")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	return installFile(filepath.Join(dir, fmt.Sprintf("%x", sha256.Sum256([]byte(l.config.Socket)))), []byte(l.config.Socket), 0o600)
+}
+
+// services are the sockets of this launcher's service and of all that were
+// remembered.
+func (l *Podman) services() ([]string, error) {
+	files, err := filepath.Glob(filepath.Join(l.config.Dir, "services", "*"))
+	if err != nil {
+		return nil, err
+	}
+	sockets := []string{l.config.Socket}
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Contains(sockets, string(b)) {
+			sockets = append(sockets, string(b))
+		}
+	}
+	return sockets, nil
 }
 
 // installFile makes a file with that content. One that differs is replaced by

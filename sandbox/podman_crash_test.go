@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -230,6 +231,49 @@ func TestOnPodmanLeftover(t *testing.T) {
 	}
 	if err := c.Remove(t.Context(), created.ID); err != nil {
 		t.Error(err)
+	}
+}
+
+// The reaper asks every service that kicks have used, whatever is its own, and does
+// not wait for one that says nothing.
+func TestOnPodmanReapElsewhere(t *testing.T) {
+	sandbox.OnService(t)
+	c := podmanClient(t)
+	config := sandbox.PodmanTestConfig()
+	config.Dir = t.TempDir()
+	l, err := sandbox.NewPodman(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	spec := podmanSpec(t, "true")
+	if res, err := l.Run(t.Context(), spec); err != nil {
+		t.Fatalf("%v, %s", err, res.Detail)
+	}
+	old := podman.Spec{Name: "kick-" + spec.ID, Image: os.Getenv(podmantest.ImageEnv), Entrypoint: []string{"true"}, NetNS: podman.Namespace{Mode: "none"},
+		Labels: map[string]string{"kick.id": spec.ID, "kick.deadline": "2020-01-01T00:00:00Z"}}
+	left, err := c.Create(t.Context(), old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sandbox.SetAskTimeout(5 * time.Second)()
+	config.Socket = filepath.Join(t.TempDir(), "silent.sock")
+	silent, err := net.Listen("unix", config.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	elsewhere, err := sandbox.NewPodman(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer elsewhere.Close()
+	removed, err := elsewhere.Reap(t.Context())
+	if !slices.Contains(removed, spec.ID) || err == nil || !strings.Contains(err.Error(), config.Socket) || !strings.Contains(err.Error(), "not answered") {
+		t.Errorf("removed %q, %v", removed, err)
+	}
+	if _, err := c.Inspect(t.Context(), left.ID); !podman.IsStatus(err, http.StatusNotFound) {
+		t.Errorf("the container is left: %v", err)
 	}
 }
 

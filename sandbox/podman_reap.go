@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,15 +43,29 @@ func (l *Podman) Preflight(ctx context.Context) (iso Isolation, err error) {
 // Reap implements Reaper. A container ends with its kick, whose death closes its
 // standard input, but stays in Podman's storage. It is removed if the kick's id
 // can be claimed, which it cannot while the kick lives, or if it is past its
-// deadline.
-func (l *Podman) Reap(ctx context.Context) ([]string, error) {
+// deadline. Every service that this state's kicks have used is asked.
+func (l *Podman) Reap(ctx context.Context) (removed []string, err error) {
+	sockets, err := l.services()
+	if err != nil {
+		return nil, &Error{Kind: ErrRuntime, Op: "find the services that kicks have used", Err: err}
+	}
+	for _, socket := range sockets {
+		names, rerr := l.With(PodmanChoice{Socket: socket}).reap(ctx)
+		removed, err = append(removed, names...), errors.Join(err, rerr)
+	}
+	return removed, err
+}
+
+func (l *Podman) reap(ctx context.Context) ([]string, error) {
 	if _, err := os.Lstat(l.config.Socket); err != nil {
 		return nil, nil // no service here, so nothing that it could remove
 	}
-	fail := func(op string, err error) error { return &Error{Kind: ErrRuntime, Op: op, Err: err} }
-	list, err := l.client.List(ctx, labelID)
+	asking, stop := context.WithTimeoutCause(ctx, askTimeout, fmt.Errorf("it has not answered for %v", askTimeout))
+	defer stop()
+	list, err := l.client.List(asking, labelID)
 	if err != nil {
-		return nil, fail("list the containers of kick", err)
+		return nil, &Error{Kind: ErrRuntime, Op: "list the containers of kick at " + l.config.Socket, Err: cmp.Or(context.Cause(asking), err),
+			Remedy: "See whether the service works (podman --url unix://" + l.config.Socket + " info); kick gc tries again"}
 	}
 	here, err := claimOwner()
 	if err != nil {

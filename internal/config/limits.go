@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -100,6 +101,26 @@ func sizeReader(low, high int64) func(*decoder, place) (int64, bool) {
 		}
 		return v, true
 	}
+}
+
+// CheckLimits holds limits given outside a file to the bounds of those in one. 0 is
+// none.
+func CheckLimits(cpus float64, memory, disk int64, processes int) error {
+	var errs []error
+	size := func(name string, n, low, high int64) {
+		if n != 0 && (n < low || n > high) {
+			errs = append(errs, fmt.Errorf("--%s %s: want a size from %s to %s", name, formatSize(n), formatSize(low), formatSize(high)))
+		}
+	}
+	size("memory", memory, minMemory, maxMemory)
+	size("disk", disk, minDisk, maxDisk)
+	if processes != 0 && (processes < minProcesses || processes > maxProcesses) {
+		errs = append(errs, fmt.Errorf("--processes %d: want from %d to %d", processes, minProcesses, maxProcesses))
+	}
+	if math.IsNaN(cpus) || cpus < 0 || cpus > maxCPUs {
+		errs = append(errs, fmt.Errorf("--cpus %v: want a number of cores such as 0.5 or 2, at most %d", cpus, maxCPUs))
+	}
+	return errors.Join(errs...)
 }
 
 // formatSize writes bytes in the largest binary unit that leaves a whole

@@ -4,6 +4,7 @@
 package request
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -432,15 +433,10 @@ func settings(req *manager.Request, o Options) error {
 	}
 	size("memory", o.Memory, &req.Limits.Memory)
 	size("disk", o.Disk, &req.Limits.Disk)
-	if o.Processes < 0 || o.CPUs < 0 {
-		err = errors.Join(err, errors.New("--processes and --cpus want positive numbers"))
+	if err == nil {
+		err = config.CheckLimits(o.CPUs, req.Limits.Memory, req.Limits.Disk, o.Processes)
 	}
-	if o.Processes > 0 {
-		req.Limits.Processes = o.Processes
-	}
-	if o.CPUs > 0 {
-		req.Limits.CPUs = o.CPUs
-	}
+	req.Limits.Processes, req.Limits.CPUs = cmp.Or(o.Processes, req.Limits.Processes), cmp.Or(o.CPUs, req.Limits.CPUs)
 	if len(o.Env) > 0 && req.Env == nil {
 		req.Env = map[string]string{}
 	}
