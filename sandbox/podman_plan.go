@@ -119,6 +119,7 @@ func (p *podmanPlan) container(files *installed, ociRuntime string) (podman.Spec
 		Log:         podman.LogConfig{Driver: "none"},
 		OCIRuntime:  ociRuntime,
 		Remove:      yes, // also if kick is dead by then
+		Volatile:    yes, // as with podman run --rm; the workspace is a mount of its own
 		Restart:     "no",
 		Systemd:     "false",
 		SdNotify:    "ignore",

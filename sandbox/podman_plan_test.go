@@ -55,7 +55,7 @@ func TestPodmanContainer(t *testing.T) {
 			if c.Image != "0123" || c.Name != "kick-k1" || !slices.Equal(c.Entrypoint, []string{shimPath}) || !slices.Equal(c.Command, []string{"lock"}) {
 				t.Errorf("%s: runs %s %q %q as %s", name, c.Image, c.Entrypoint, c.Command, c.Name)
 			}
-			for what, on := range map[string]*bool{"no new privileges": c.NoNewPrivileges, "a read-only root": c.ReadOnly, "the image's hosts": c.UseImageHosts, "removal": c.Remove, "no default variables": c.UnsetEnvAll} {
+			for what, on := range map[string]*bool{"no new privileges": c.NoNewPrivileges, "a read-only root": c.ReadOnly, "the image's hosts": c.UseImageHosts, "removal": c.Remove, "no sync of its layer": c.Volatile, "no default variables": c.UnsetEnvAll} {
 				if on == nil || !*on {
 					t.Errorf("%s: %s is not asked for", name, what)
 				}

@@ -20,7 +20,8 @@ type Spec struct {
 	Timeout     uint              `json:"timeout"` // seconds, then Podman kills it
 	Log         LogConfig         `json:"log_configuration"`
 	OCIRuntime  string            `json:"oci_runtime,omitempty"`
-	Remove      *bool             `json:"remove"` // when it ends, whatever ends it
+	Remove      *bool             `json:"remove"`   // when it ends, whatever ends it
+	Volatile    *bool             `json:"volatile"` // its layer is not written to the disk when it is unmounted
 	Restart     string            `json:"restart_policy"`
 	Systemd     string            `json:"systemd"`
 	SdNotify    string            `json:"sdnotifyMode"`
