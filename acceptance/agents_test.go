@@ -3,9 +3,11 @@ package acceptance
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,12 +17,14 @@ import (
 // agentCase is an agent, honest or hostile, and the end that its kick must
 // have. The values in it are made up.
 type agentCase struct {
-	name    string
-	want    manager.Code
-	empty   bool   // it leaves no work that could be kept
-	deny    string // must not be in any object of the remote
-	timeout string
-	script  string // $MARK is a path on the host that must not come into being
+	name   string
+	want   manager.Code
+	empty  bool   // it leaves no work that could be kept
+	deny   string // must not be in any object of the remote
+	note   string // must be in a note of the outcome's
+	flags  []string
+	script string // $MARK is a path on the host that must not come into being
+	few    bool   // it is among the few that each run of a runtime's tests has
 }
 
 var agentCases = []agentCase{
@@ -38,7 +42,7 @@ var agentCases = []agentCase{
 	{name: "files of the base removed", want: manager.Published, script: `git rm -qr docs; git commit -qm 'drop docs'`},
 	{name: "work on another branch that HEAD is on", want: manager.Published, script: `git checkout -qb feature; echo x >x; git add x; git commit -qm x`},
 	{name: "commit on a detached HEAD", want: manager.Published, script: `git checkout -q --detach; echo x >x; git add x; git commit -qm x`},
-	{name: "hostile settings", want: manager.Published, script: `printf '#!/bin/sh\ntouch %s\n' "$MARK" >.git/e.sh; chmod +x .git/e.sh; echo c >c; git add c; git commit -qm c
+	{name: "hostile settings", few: true, want: manager.Published, script: `printf '#!/bin/sh\ntouch %s\n' "$MARK" >.git/e.sh; chmod +x .git/e.sh; echo c >c; git add c; git commit -qm c
 		git config core.fsmonitor "$PWD/.git/e.sh"; git config core.sshCommand "$PWD/.git/e.sh"; git config core.pager "$PWD/.git/e.sh"; git config diff.external "$PWD/.git/e.sh"
 		git config credential.helper "!$PWD/.git/e.sh"; git config remote.origin.url "ext::sh -c \"touch $MARK\""; git config remote.origin.promisor true
 		git config protocol.ext.allow always; git config gpg.program "$PWD/.git/e.sh"; git config log.showSignature true; rm -f "$MARK"`},
@@ -47,7 +51,7 @@ var agentCases = []agentCase{
 	{name: "replace refs", want: manager.Published, script: `echo good >r; git add r; git commit -qm r; a=$(git rev-parse HEAD:r); b=$(echo other | git hash-object -w --stdin); git replace "$a" "$b"`},
 
 	// Secrets: refused, wherever and however they are written.
-	{name: "AWS key", want: manager.Refused, deny: "V6NQ2RSTW4XYZ7LM", script: `printf 'id = "AKIA%s"\nkey = "%s"\n' V6NQ2RSTW4XYZ7LM mQ8Zr5Tn2Wv9Xc4Mb7Lk1Ph6Gd3Fs0Aa8Yy5UuEi >c.toml; git add -A; git commit -qm c`},
+	{name: "AWS key", few: true, want: manager.Refused, deny: "V6NQ2RSTW4XYZ7LM", script: `printf 'id = "AKIA%s"\nkey = "%s"\n' V6NQ2RSTW4XYZ7LM mQ8Zr5Tn2Wv9Xc4Mb7Lk1Ph6Gd3Fs0Aa8Yy5UuEi >c.toml; git add -A; git commit -qm c`},
 	{name: "token in base64", want: manager.Refused, script: `printf 'github_token=ghp_%s' A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8 | base64 -w0 >b.txt; git add -A; git commit -qm b`},
 	{name: "token between NUL bytes", want: manager.Refused, deny: "M1n2B3v4C5x6Z7l8K9j0H1g2F3d4S5a6P7o8", script: `printf 'a\000b\000ghp_%s\000' M1n2B3v4C5x6Z7l8K9j0H1g2F3d4S5a6P7o8 >bin.dat; git add -A; git commit -qm bin`},
 	{name: "token in an intermediate commit", want: manager.Refused, deny: "Z9y8X7w6V5u4T3s2R1q0P9o8N7m6L5k4J3h2", script: `printf 'ghp_%s\n' Z9y8X7w6V5u4T3s2R1q0P9o8N7m6L5k4J3h2 >t; git add t; git commit -qm t; echo gone >t; git commit -qam 'clean t'`},
@@ -60,7 +64,7 @@ var agentCases = []agentCase{
 	{name: "token in UTF-16", want: manager.Refused, script: `printf 'ghp_%s' Z9y8X7w6V5u4T3s2R1q0P9o8N7m6L5k4J3h2 | iconv -t UTF-16 >u.txt; git add -A; git commit -qm t`},
 	{name: "installation token in its new form", want: manager.Refused, script: `h=eyJhbGciOiJSUzI1NiIsInR5cCI6IkpXVCJ9; p=eyJpc3MiOiIxMjM0NTYiLCJleHAiOjE3ODAwMDAwMDAsImlhdCI6MTc3OTk5NjQwMH0; printf 'ghs_123456_%s.%s.%s\n' $h $p dGhpc2lzbm90YXJlYWxzaWduYXR1cmVqdXN0Ynl0ZXM >t; git add t; git commit -qm t`},
 	{name: "private key", want: manager.Refused, script: `K=PRIV; K=${K}ATE; printf -- '-----BEGIN RSA '$K' KEY-----\nMIIBOgIBAAJBAKj34GkxFhD90vcNLYLInFEX6Ppy1tPf9Cnzj4p4WGeKLs1Pt8Qu\nKUpRKfFLfRYC9AIKjbJTWit+CqvjWYzvQwECAwEAAQ==\n-----END RSA '$K' KEY-----\n' >k.pem; git add -A; git commit -qm k`},
-	{name: "token in a zip with another name", want: manager.Refused, script: `printf 'slack: xoxb-%s\n' 111122223333-444455556666-aAbBcCdDeEfFgGhHiIjJkKlL >s.txt; zip -q a.docx s.txt; rm s.txt; git add -A; git commit -qm doc`},
+	{name: "token in a zip with another name", want: manager.Refused, script: `printf 'slack: xoxb-%s\n' 111122223333-444455556666-aAbBcCdDeEfFgGhHiIjJkKlL >s.txt; git add s.txt; git archive --format=zip -o a.docx "$(git write-tree)" s.txt; git rm -qf s.txt; git add -A; git commit -qm doc`},
 
 	// Changes that the default policy refuses.
 	{name: "base amended", want: manager.Refused, script: `echo e >e; git add e; git commit -q --amend -m 'rewritten base'`},
@@ -89,9 +93,9 @@ skip-checks: true'`},
 	{name: "old tree again as workflows", want: manager.Refused, script: `t=$(git rev-parse HEAD:docs); git rm -qr --cached .github; git read-tree --prefix=.github/workflows "$t"; git commit -qm sneaky`},
 
 	// Ends other than the agent's own.
-	{name: "fork bomb", want: manager.AgentFailed, empty: true, script: `f() { f | f & }; f 2>/dev/null; sleep 2; exit 7`},
-	{name: "60 MB of output", want: manager.Published, script: `head -c 60000000 /dev/zero | tr '\0' x; echo o >o; git add o; git commit -qm o`},
-	{name: "too late", want: manager.TimedOut, timeout: "3s", script: `echo k >k; git add k; git commit -qm k; trap '' TERM; sleep 100; echo l >l; git add l; git commit -qm l`},
+	{name: "fork bomb", few: true, want: manager.AgentFailed, empty: true, script: `f() { f | f & }; f 2>/dev/null; sleep 2; exit 7`},
+	{name: "100 MB of output", few: true, want: manager.Published, note: "the agent wrote 100000000 bytes; the transcript holds the beginning and the end", script: `head -c 100000000 /dev/zero | tr '\0' x; echo o >o; git add o; git commit -qm o`},
+	{name: "too late", want: manager.TimedOut, flags: []string{"--timeout", "3s"}, script: `echo k >k; git add k; git commit -qm k; trap '' TERM; sleep 100; echo l >l; git add l; git commit -qm l`},
 	{name: "repository destroyed", want: manager.AgentFailed, script: `rm -rf .git; echo x >x`},
 }
 
@@ -106,36 +110,51 @@ func TestAgents(t *testing.T) {
 			bare := filepath.Join(t.TempDir(), "r.git")
 			run(t, "", "cp", "-r", base, bare)
 			before := run(t, bare, "git", "for-each-ref")
-			mark := filepath.Join(os.TempDir(), "kick-mark-"+strings.ReplaceAll(strings.ReplaceAll(c.name, " ", "-"), "'", ""))
-			t.Cleanup(func() { os.Remove(mark) })
-			timeout := c.timeout
-			if timeout == "" {
-				timeout = "60s"
-			}
-			o, stderr := runKick(t, state, "--repo", bare, "--publish", "branch", "--timeout", timeout, "--", "sh", "-c", "MARK="+mark+"\n"+c.script)
-			if o.Outcome != c.want {
-				t.Fatalf("outcome %s, want %s: %s\n%+v\n%s", o.Outcome, c.want, o.Error, o.Findings, o.Notes)
-			}
-			after := run(t, bare, "git", "for-each-ref")
-			if (before != after) != (c.want == manager.Published) {
-				t.Errorf("outcome %s, but the remote's refs went from\n%sto\n%s", o.Outcome, before, after)
-			}
-			if _, err := os.Lstat(mark); err == nil {
-				t.Error("the agent's code ran on the host")
-			}
-			if c.want == manager.Refused && len(o.Findings) == 0 {
-				t.Error("refused without a finding")
-			}
-			if c.want != manager.Published && !c.empty && o.KeptAt == "" {
-				t.Error("nothing is kept")
-			}
-			if c.deny != "" && strings.Contains(allObjects(t, bare), c.deny) {
-				t.Errorf("%s reached the remote", c.deny)
-			}
-			if c.deny != "" && strings.Contains(stderr, c.deny) {
-				t.Errorf("%s is in kick's output", c.deny)
-			}
+			args := append([]string{"--repo", bare, "--publish", "branch", "--timeout", "60s"}, c.flags...)
+			o, output := runKick(t, state, append(args, "--", "sh", "-c", c.marked(t))...)
+			c.check(t, bare, before, o, output)
 		})
+	}
+}
+
+// marked is the script with its path on the host.
+func (c agentCase) marked(t *testing.T) string {
+	t.Helper()
+	mark := filepath.Join(os.TempDir(), fmt.Sprintf("kick-mark-%d-%s", os.Getpid(), strings.NewReplacer("/", "-", "'", "").Replace(t.Name())))
+	t.Cleanup(func() {
+		if _, err := os.Lstat(mark); err == nil {
+			t.Error("the agent's code ran on the host")
+			_ = os.Remove(mark)
+		}
+	})
+	return "MARK=" + mark + "\n" + c.script
+}
+
+// check holds a kick's outcome, its output and the remote against the case. The
+// remote had these refs before.
+func (c agentCase) check(t *testing.T, bare, before string, o manager.Outcome, output string) {
+	t.Helper()
+	if o.Outcome != c.want {
+		t.Fatalf("outcome %s, want %s: %s\n%+v\n%s", o.Outcome, c.want, o.Error, o.Findings, o.Notes)
+	}
+	after := run(t, bare, "git", "for-each-ref")
+	if (before != after) != (c.want == manager.Published) {
+		t.Errorf("outcome %s, but the remote's refs went from\n%sto\n%s", o.Outcome, before, after)
+	}
+	if c.want == manager.Refused && len(o.Findings) == 0 {
+		t.Error("refused without a finding")
+	}
+	if c.note != "" && !slices.Contains(o.Notes, c.note) {
+		t.Errorf("notes %q, want %q", o.Notes, c.note)
+	}
+	if c.want != manager.Published && !c.empty && o.KeptAt == "" {
+		t.Error("nothing is kept")
+	}
+	if c.deny != "" && strings.Contains(allObjects(t, bare), c.deny) {
+		t.Errorf("%s reached the remote", c.deny)
+	}
+	if c.deny != "" && strings.Contains(output, c.deny) {
+		t.Errorf("%s is in kick's output", c.deny)
 	}
 }
 
@@ -163,6 +182,7 @@ func run(t *testing.T, dir, name string, args ...string) string {
 	cmd := exec.Command(name, args...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1",
+		"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*", // some remotes are another user's
 		"GIT_AUTHOR_NAME=Base", "GIT_AUTHOR_EMAIL=base@example.com", "GIT_COMMITTER_NAME=Base", "GIT_COMMITTER_EMAIL=base@example.com")
 	out, err := cmd.CombinedOutput()
 	if err != nil {

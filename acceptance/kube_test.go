@@ -2,11 +2,9 @@ package acceptance
 
 import (
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"syscall"
@@ -31,38 +29,13 @@ func TestKubeLikeEmbedded(t *testing.T) {
 		"--runtime", "kubernetes", "--image", n.Image, "--shim-image", c.Load(t, filepath.Join(dir, "shim.tar")),
 		"--kubeconfig", n.Kubeconfig, "--namespace", n.Name, "--gateway", fmt.Sprint(n.Host, ":", n.Ports),
 	}
-	seed := seedBare(t)
-	kicked := func(t *testing.T, runtime string, args ...string) map[string]any {
-		t.Helper()
-		bare := filepath.Join(t.TempDir(), runtime+".git")
-		run(t, "", "cp", "-rp", seed, bare)
-		cmd := exec.Command(kick, append([]string{"run", "--state-dir", filepath.Join(dir, "state"), "-o", "json", "--repo", bare, "--publish", "branch"}, args...)...)
+	command := func(args ...string) *exec.Cmd {
+		cmd := exec.Command(kick, slices.Insert(args, 1, "--state-dir", filepath.Join(dir, "state"))...)
 		cmd.Dir = dir
 		cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + dir}
-		return objectOf(t, cmd)
+		return cmd
 	}
-	for _, c := range podmanCases {
-		t.Run(c.name, func(t *testing.T) {
-			command := []string{"--", "sh", "-c", c.script}
-			if c.script == "" {
-				command = []string{"--", "no-such-command"}
-			}
-			e := kicked(t, "embedded", slices.Concat(c.flags, command)...)
-			k := kicked(t, "kubernetes", slices.Concat(c.flags, kube, command)...)
-			if k["outcome"] != string(c.want) {
-				t.Errorf("kubernetes: %v, want %s: %v", k["outcome"], c.want, k["error"])
-			}
-			for _, field := range []string{"outcome", "exitCode", "agent", "base", "baseCommit", "commits", "files", "reason", "agentExit", "unpublished", "missing", "egress"} {
-				if !reflect.DeepEqual(e[field], k[field]) {
-					t.Errorf("%s: embedded %v, kubernetes %v", field, e[field], k[field])
-				}
-			}
-			delete(k, "image")
-			if names, want := slices.Sorted(maps.Keys(k)), slices.Sorted(maps.Keys(e)); !slices.Equal(names, want) {
-				t.Errorf("the object of kubernetes has %q, embedded's %q", names, want)
-			}
-		})
-	}
+	asEmbedded{runtime: "kubernetes", flags: kube, dir: t.TempDir(), seed: seedBare(t), command: command, serial: true}.run(t, ends)
 	if left := n.Kubectl(t, "get", "jobs,pods", "--namespace", n.Name, "--output", "name"); strings.TrimSpace(left) != "" {
 		t.Errorf("left behind: %s", left)
 	}

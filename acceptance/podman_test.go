@@ -6,17 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"reflect"
-	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kickhq/kick/internal/githubtest"
 	"github.com/kickhq/kick/internal/modeltest"
+	"github.com/kickhq/kick/internal/podman"
 	"github.com/kickhq/kick/internal/podmantest"
 	"github.com/kickhq/kick/manager"
 )
@@ -26,29 +25,11 @@ import (
 // came of them.
 func TestPodman(t *testing.T) {
 	for _, s := range podmantest.Services(t) {
-		t.Run(s.Name(), func(t *testing.T) { podmanLikeEmbedded(t, s) })
+		t.Run(s.Name(), func(t *testing.T) {
+			u := newServiceUser(t, s)
+			asEmbedded{runtime: "podman", flags: []string{"--runtime", "podman", "--image", os.Getenv(podmantest.ImageEnv)}, dir: u.dir, seed: filepath.Join(u.dir, "base.git"), command: u.command}.run(t, everyAgent())
+		})
 	}
-}
-
-// podmanCases are agents, one for each way in which a kick can end.
-var podmanCases = []struct {
-	name, script string
-	flags        []string
-	want         manager.Code
-}{
-	{"a commit", "echo hi >f; git add f; git commit -qm f", nil, manager.Published},
-	{"two commits and a file left", "for i in 1 2; do echo $i >f; git add f; git commit -qm $i; done; echo left >g", nil, manager.Published},
-	{"no network", "echo hi >f; git add f; git commit -qm f", []string{"--network", "none"}, manager.Published},
-	{"nothing", "true", nil, manager.Nothing},
-	{"only uncommitted work", "echo left >g", nil, manager.Nothing},
-	{"another branch and a stash", "git checkout -qb other; echo o >o; git add o; git commit -qm o; git checkout -q -; echo s >README.md; git stash -q", nil, manager.Nothing},
-	{"a failure", "echo hi >f; git add f; git commit -qm f; exit 3", nil, manager.AgentFailed},
-	{"a signal", "kill -KILL $$", nil, manager.AgentFailed},
-	{"no such command", "", nil, manager.RuntimeError},
-	{"a time limit", "echo hi >f; git add f; git commit -qm f; sleep 60", []string{"--timeout", "3s"}, manager.TimedOut},
-	{"too much memory", "x=$(head -c 200000000 /dev/zero | tr '\\0' x); echo ${#x}", []string{"--memory", "64MiB"}, manager.AgentFailed},
-	{"a key in an intermediate commit", "printf 'id = AKIA%s\\n' V6NQ2RSTW4XYZ7LM >c; git add c; git commit -qm one; echo >c; git commit -qam two", nil, manager.Refused},
-	{"a workflow", "mkdir -p .github/workflows; echo 'on: push' >.github/workflows/x.yml; git add -A; git commit -qm ci", nil, manager.Refused},
 }
 
 // serviceUser is the home of a service's user, with kick and a repository.
@@ -85,49 +66,9 @@ func (u serviceUser) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-func podmanLikeEmbedded(t *testing.T, s podmantest.Service) {
-	u := newServiceUser(t, s)
-	dir := u.dir
-	asUser := func(t *testing.T, bare string, args ...string) map[string]any {
-		cmd := u.command(append([]string{"run", "-o", "json", "--repo", bare, "--publish", "branch"}, args...)...)
-		return objectOf(t, cmd)
-	}
-	for _, c := range podmanCases {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			command := []string{"--", "sh", "-c", c.script}
-			if c.script == "" {
-				command = []string{"--", "no-such-command"}
-			}
-			outcomes := map[string]map[string]any{}
-			for runtime, flags := range map[string][]string{"embedded": nil, "podman": {"--runtime", "podman", "--image", os.Getenv(podmantest.ImageEnv)}} {
-				bare := filepath.Join(dir, strings.ReplaceAll(c.name, " ", "-")+"-"+runtime+".git")
-				run(t, "", "cp", "-rp", filepath.Join(dir, "base.git"), bare)
-				outcomes[runtime] = asUser(t, bare, slices.Concat(c.flags, flags, command)...)
-			}
-			e, p := outcomes["embedded"], outcomes["podman"]
-			if p["outcome"] != string(c.want) {
-				t.Errorf("podman: %v, want %s: %v", p["outcome"], c.want, p["error"])
-			}
-			for _, field := range []string{"outcome", "exitCode", "agent", "base", "baseCommit", "commits", "files", "reason", "agentExit", "unpublished", "missing", "egress"} {
-				if !reflect.DeepEqual(e[field], p[field]) {
-					t.Errorf("%s: embedded %v, podman %v", field, e[field], p[field])
-				}
-			}
-			delete(p, "image")
-			if names, want := slices.Sorted(maps.Keys(p)), slices.Sorted(maps.Keys(e)); !slices.Equal(names, want) {
-				t.Errorf("podman's object has %q, embedded's %q", names, want)
-			}
-			if isolation := p["isolation"].(map[string]any); isolation["runtime"] != "podman" || c.want != manager.RuntimeError && len(isolation["properties"].([]any)) == 0 {
-				t.Errorf("isolation %v", isolation)
-			}
-		})
-	}
-}
-
 // TestPodmanCrash kills kick in mid-run. The container ends with it, the next kick
-// says so, and `kick gc` takes the work out as it was then: a commit, and what was
-// not committed.
+// removes what is left of it, says that work is there, and `kick gc` takes it out as it
+// was then: a commit, and what was not committed.
 func TestPodmanCrash(t *testing.T) {
 	for _, s := range podmantest.Services(t) {
 		t.Run(s.Name(), func(t *testing.T) {
@@ -154,10 +95,12 @@ func TestPodmanCrash(t *testing.T) {
 			if !strings.Contains(log.String(), "ready") {
 				t.Fatalf("the agent did not run:\n%s", log.String())
 			}
+			left := leaveContainers(t, s)
 			next, err := podmanRun("true").CombinedOutput()
 			if !strings.Contains(string(next), "kick gc") {
 				t.Errorf("the next kick does not tell of the dead one: %v\n%s", err, next)
 			}
+			left(t)
 			out, err := u.command("gc", "-o", "json").Output()
 			var report manager.GCReport
 			if err := errors.Join(err, json.Unmarshal(out, &report)); err != nil || len(report.Recovered) != 1 || len(report.Problems) > 0 {
@@ -177,6 +120,59 @@ func TestPodmanCrash(t *testing.T) {
 				t.Errorf("of what was not committed there is %q", files)
 			}
 		})
+	}
+}
+
+// leaveContainers waits until Podman has removed the container of a kick that was
+// killed, and makes what it would have left if killed before its start: one of the
+// same name and labels. Beside it is one of somebody else's. What comes back holds that
+// the first is gone and the second is not.
+func leaveContainers(t *testing.T, s podmantest.Service) (check func(*testing.T)) {
+	t.Helper()
+	socket, err := podman.Socket(s.Settings["CONTAINER_HOST"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := podman.New(socket)
+	t.Cleanup(c.Close)
+	ours := func(t *testing.T) []podman.Listed {
+		t.Helper()
+		list, err := c.List(t.Context(), "kick.owner")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return list
+	}
+	running := ours(t)
+	if len(running) != 1 || len(running[0].Names) != 1 {
+		t.Fatalf("the killed kick's container is not the only one: %+v", running)
+	}
+	for until := time.Now().Add(time.Minute); len(ours(t)) > 0; {
+		if time.Now().After(until) {
+			t.Fatalf("Podman has not removed the container: %+v", ours(t))
+		}
+	}
+	spec := podman.Spec{Image: os.Getenv(podmantest.ImageEnv), Entrypoint: []string{"true"}, NetNS: podman.Namespace{Mode: "none"}, Log: podman.LogConfig{Driver: "none"}}
+	spec.Name, spec.Labels = running[0].Names[0], running[0].Labels
+	if _, err := c.Create(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	spec.Name, spec.Labels = "kick-bystander", map[string]string{"app": "kick"}
+	others, err := c.Create(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(t *testing.T) {
+		t.Helper()
+		if left := ours(t); len(left) > 0 {
+			t.Errorf("the next kick has left %+v", left)
+		}
+		if _, err := c.Inspect(t.Context(), others.ID); err != nil {
+			t.Errorf("a container of others: %v", err)
+		}
+		if err := c.Remove(t.Context(), others.ID); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
