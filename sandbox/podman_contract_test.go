@@ -2,8 +2,10 @@ package sandbox_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/kickhq/kick/internal/podman"
 	"github.com/kickhq/kick/internal/podmantest"
@@ -24,7 +26,7 @@ func asServiceUser(t *testing.T, s podmantest.Service) {
 	if pattern == "" {
 		pattern = "^TestOnPodman"
 	}
-	cmd := testsOf(t, s.UID, s.GID, "-test.run="+pattern, "-test.timeout=20m")
+	cmd := testsOf(t, s.UID, s.GID, "-test.run="+pattern, fmt.Sprint("-test.timeout=", timeLeft(t)))
 	cmd.Env = append(cmd.Env, sandbox.PodmanChildEnv+"="+s.Dir)
 	for _, name := range []string{podmantest.ImageEnv, "KICK_TEST_REPEAT"} {
 		cmd.Env = append(cmd.Env, name+"="+os.Getenv(name))
@@ -38,6 +40,15 @@ func asServiceUser(t *testing.T, s podmantest.Service) {
 	if err != nil {
 		t.Errorf("on %s: %v", s.Dir, err)
 	}
+}
+
+// timeLeft is what this program may take, or 0, no limit.
+func timeLeft(t *testing.T) time.Duration {
+	deadline, limited := t.Deadline()
+	if !limited {
+		return 0
+	}
+	return time.Until(deadline)
 }
 
 func newPodman() (*sandbox.Podman, error) { return sandbox.NewPodman(sandbox.PodmanTestConfig()) }
