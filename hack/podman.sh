@@ -39,11 +39,12 @@ default_version=5.8.3
 
 # install_podman installs what is missing. runc stands beside crun, which refuses
 # hybrid cgroups. newuidmap and catatonit, which holds the user namespace, are for
-# rootless containers, and gcc and libseccomp to build Podman.
+# rootless containers, slirp4netns and (for Podman 5) pasta for their networks, and gcc
+# and libseccomp to build Podman.
 install_podman() {
   local sudo=() need=() program
   [ "$(id -u)" = 0 ] || sudo=(sudo)
-  for program in podman crun runc newuidmap catatonit gcc pkg-config; do
+  for program in podman crun runc newuidmap catatonit slirp4netns pasta gcc pkg-config; do
     command -v "$program" >/dev/null || need+=("$program")
   done
   [ -x /usr/lib/podman/netavark ] || [ -x /usr/libexec/podman/netavark ] || need+=(netavark)
@@ -51,6 +52,7 @@ install_podman() {
   [ ${#need[@]} -gt 0 ] || return 0
   command -v apt-get >/dev/null || die "install these by your distribution's means, this installs for Debian and Ubuntu only: ${need[*]}"
   need=("${need[@]/#newuidmap/uidmap}")
+  need=("${need[@]/#pasta/passt}")
   need=("${need[@]/#gcc/gcc libc6-dev}")
   echo "podman.sh: installing ${need[*]}" >&2
   "${sudo[@]}" apt-get update -qq

@@ -14,6 +14,14 @@ mkdir -p "$cache"
 services=$(mktemp -d /tmp/kick-podman-XXXXXX)
 chmod 755 "$services"
 
+# Networks of rootless services need this device for everybody, as udev has it; a
+# small VM may have no udev.
+tun=
+if [ "$(id -u)" = 0 ] && [ -c /dev/net/tun ]; then
+  tun=$(stat -c %a /dev/net/tun)
+  chmod 666 /dev/net/tun
+fi
+
 left() { grep -F "$services/" /proc/self/mounts || grep -slF "$services/" /proc/[0-9]*/cmdline; }
 
 end() {
@@ -23,6 +31,7 @@ end() {
   done
   ! mountpoint -q "$services/nosuid" || umount "$services/nosuid"
   rm -rf "$services"
+  [ -z "$tun" ] || chmod "$tun" /dev/net/tun
   # Nothing outlives the services; what is on its way out has a moment.
   began=$SECONDS
   while left >/dev/null && [ $((SECONDS - began)) -lt 20 ]; do :; done
