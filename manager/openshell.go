@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/kickhq/kick/egress"
 	"github.com/kickhq/kick/internal/agents"
@@ -25,9 +26,25 @@ type OpenShell struct {
 	Choice sandbox.OpenShellChoice
 	// Inference tells that https://inference.local answers in its sandboxes.
 	Inference bool
-	// Binaries are the programs that may use the network. Empty:
-	// policy.OpenShellBinaries.
+	// Binaries are the programs that may use the network, as PATH or
+	// PATH@sha256:DIGEST. Empty: policy.OpenShellBinaries.
 	Binaries []string
+}
+
+// programs are the paths of Binaries, and the digests of those that have one.
+func (o OpenShell) programs() (paths []string, digests map[string]string) {
+	digests = map[string]string{}
+	for _, b := range o.Binaries {
+		name, digest, pinned := strings.Cut(b, "@sha256:")
+		paths = append(paths, name)
+		if pinned {
+			digests[name] = digest
+		}
+	}
+	if len(paths) == 0 {
+		paths = policy.OpenShellBinaries()
+	}
+	return paths, digests
 }
 
 // journaled is the choice for the journal, by which the sandbox is found again.
@@ -68,10 +85,8 @@ func (r *run) openShell(spec *sandbox.LaunchSpec) (done func(), err error) {
 		// What it allowed, the gateway does not tell.
 		r.out.Egress = &egress.Summary{Denied: denied}
 	}
-	binaries := r.req.OpenShell.Binaries
-	if len(binaries) == 0 {
-		binaries = policy.OpenShellBinaries()
-	}
+	binaries, digests := r.req.OpenShell.programs()
+	spec.Egress.Programs = digests
 	p, err := r.policy().Egress.OpenShell(binaries)
 	var text []byte
 	if err == nil {

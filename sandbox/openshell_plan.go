@@ -1,10 +1,13 @@
 package sandbox
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/kickhq/kick/internal/frame"
@@ -63,6 +66,10 @@ func newOpenShellPlan(spec LaunchSpec, mode frame.Mode, ready time.Duration) (*o
 	p.config.CheckpointMS = spec.Workspace.checkpointMS()
 	p.config.Objects = shimDir(spec.ID) + "/objects"
 	p.config.Pause = true
+	p.config.Show = []string{frame.ShownLandlock, osRelease}
+	for _, program := range slices.Sorted(maps.Keys(spec.Egress.Programs)) {
+		p.config.Show = append(p.config.Show, frame.ShownProgram+program)
+	}
 	p.config.Watch = watch
 	if spec.Egress.Policy != "" {
 		p.config.Inherit = gatewayVariables
@@ -98,6 +105,9 @@ func newOpenShellPlan(spec LaunchSpec, mode frame.Mode, ready time.Duration) (*o
 	}
 	return p, nil
 }
+
+// osRelease is the version of the sandbox's kernel.
+const osRelease = "/proc/sys/kernel/osrelease"
 
 // shimDir is where the sandbox has the shim, and the objects of the base.
 func shimDir(id string) string { return "/tmp/kick-" + id }
@@ -167,7 +177,7 @@ var guestProbes = []struct{ probe, property, evidence, remedy string }{
 // prove says what is known of the sandbox: of its policy by what the gateway gave
 // back, of the rest by what the shim found in it before anything of the agent ran.
 func (p *openShellPlan) prove(r frame.Readiness, policy string, telemetryOff bool, sandbox openshellapi.Sandbox) []Property {
-	props := []Property{{Name: "policy", Status: Enforced, Evidence: policy}}
+	var props []Property
 	add := func(name, problem, evidence, remedy string) {
 		prop := Property{Name: name, Status: Enforced, Evidence: evidence}
 		if problem != "" {
@@ -182,6 +192,11 @@ func (p *openShellPlan) prove(r frame.Readiness, policy string, telemetryOff boo
 		}
 		return s
 	}
+	programs, remedy := p.otherPrograms(r)
+	if n := len(p.spec.Egress.Programs); n > 0 {
+		policy += fmt.Sprintf("; the shim found the files of %d programs to be those that were named", n)
+	}
+	add("policy", programs, policy, remedy)
 	network := "the policy has no network at all"
 	if n := len(p.create.Policy.Network); n > 0 {
 		network = "nothing but what the policy lists, enforced by the gateway"
@@ -194,7 +209,7 @@ func (p *openShellPlan) prove(r frame.Readiness, policy string, telemetryOff boo
 		add(g.property, said(g.probe), evidence, g.remedy)
 		if i == 0 {
 			// The shim ends, and names the property, where it cannot have a domain.
-			add("landlock", "", "the policy's hard requirement, and a domain of the shim's own", "")
+			add("landlock", "", fmt.Sprintf("the policy's hard requirement, and a domain of the shim's own; Linux %s, Landlock ABI %s", shownOf(r, osRelease), shownOf(r, frame.ShownLandlock)), "")
 		}
 	}
 	var rules string
@@ -210,6 +225,24 @@ func (p *openShellPlan) prove(r frame.Readiness, policy string, telemetryOff boo
 	}
 	add("telemetry", telemetry, "the operator's word that it is off", "Set OPENSHELL_TELEMETRY_ENABLED=false in the gateway's environment (server.telemetryEnabled=false in its chart), and then openshell.telemetry_off: true in kick.yaml")
 	return append(props, p.limitProperties(sandbox)...)
+}
+
+// shownOf is what the shim has shown, fit for a message.
+func shownOf(r frame.Readiness, name string) string {
+	s := strings.TrimSpace(r.Shown[name])
+	return cmp.Or(escaped(s[:min(len(s), 200)]), "unknown")
+}
+
+// otherPrograms names the first program that is not the one that was named.
+func (p *openShellPlan) otherPrograms(r frame.Readiness) (problem, remedy string) {
+	for _, program := range slices.Sorted(maps.Keys(p.spec.Egress.Programs)) {
+		want := program + " " + p.spec.Egress.Programs[program]
+		if have := shownOf(r, frame.ShownProgram+program); have != want {
+			return fmt.Sprintf("the program %s is %s, want the SHA-256 %s", program, have, p.spec.Egress.Programs[program]),
+				"If the image is the right one, write what is there into openshell.binaries: the real path, @sha256: and the digest"
+		}
+	}
+	return "", ""
 }
 
 // proveAdopted is what counts of a sandbox whose command is dead.

@@ -227,6 +227,14 @@ type Egress struct {
 	// gateway's policy in its own form: of OpenShell its policy file. Other runtimes
 	// refuse it.
 	Policy string
+	// Programs are those that Policy lets use the network and whose files must be
+	// these: from real paths to SHA-256, in hex. The sandbox is not let go where one is
+	// another.
+	Programs map[string]string
+}
+
+func (e Egress) none() bool {
+	return e.Socket == "" && e.TCP == nil && e.Port == 0 && e.Policy == "" && len(e.Programs) == 0
 }
 
 // RuntimeLog is one line of a runtime's own log.

@@ -57,7 +57,7 @@ func checkSpec(s *LaunchSpec) error {
 	default:
 		return specError("network mode", fmt.Errorf("%q", s.Network), "Use restricted or none")
 	}
-	if s.Network == NetworkNone && s.Egress != (Egress{}) {
+	if s.Network == NetworkNone && !s.Egress.none() {
 		return specError("egress", errors.New("there is one in network mode none"), "Leave it out or use network mode restricted")
 	}
 	if err := checkEgress(s.Egress); err != nil {

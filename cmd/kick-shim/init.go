@@ -9,6 +9,9 @@ import (
 	"math"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 	"unsafe"
@@ -239,12 +242,21 @@ func probe(cfg frame.Config) map[string]string {
 	return probes
 }
 
-// show reads files for the host. This program is shown by its SHA-256.
+// show reads files for the host. Programs are shown by their SHA-256.
 func show(names []string) map[string]string {
 	shown := map[string]string{}
 	for _, name := range names {
-		if name == frame.ShownShim {
-			shown[name] = ownDigest()
+		switch program, ok := strings.CutPrefix(name, frame.ShownProgram); {
+		case name == frame.ShownShim:
+			shown[name] = digestOf("/proc/self/exe")
+			continue
+		case name == frame.ShownLandlock:
+			shown[name] = landlockVersion()
+			continue
+		case ok:
+			if path, err := filepath.EvalSymlinks(program); err == nil {
+				shown[name] = path + " " + digestOf(path)
+			}
 			continue
 		}
 		f, err := os.Open(name)
@@ -259,8 +271,16 @@ func show(names []string) map[string]string {
 	return shown
 }
 
-func ownDigest() string {
-	f, err := os.Open("/proc/self/exe")
+func landlockVersion() string {
+	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	if errno != 0 {
+		return errno.Error()
+	}
+	return strconv.Itoa(int(abi))
+}
+
+func digestOf(path string) string {
+	f, err := os.Open(path)
 	if err != nil {
 		return err.Error()
 	}

@@ -3,7 +3,9 @@ package config
 import (
 	"path"
 	"slices"
+	"strings"
 
+	"github.com/kickhq/kick/internal/lazyregexp"
 	"github.com/kickhq/kick/sandbox"
 )
 
@@ -45,10 +47,12 @@ var openShellFields = []field[openShellBlock]{
 		object{"type": "boolean"}, func(d *decoder, p place, b *openShellBlock) { set(d, p, &b.telemetryOff, (*decoder).boolean) }},
 	{"inference", "The workspace has a route for models, so that https://inference.local answers in its sandboxes. An agent with a kind needs it. Default: false.",
 		object{"type": "boolean"}, func(d *decoder, p place, b *openShellBlock) { set(d, p, &b.inference, (*decoder).boolean) }},
-	{"binaries", "Real paths, in the image, of the programs that may use the network as the policy says. Default: git, curl and interpreters where common images have them.",
+	{"binaries", "Real paths, in the image, of the programs that may use the network as the policy says. With @sha256: and a digest after it, a kick does not start where the file is another. Default: git, curl and interpreters where common images have them.",
 		object{"type": "array", "items": object{"type": "string", "pattern": "^/"}, "uniqueItems": true},
 		func(d *decoder, p place, b *openShellBlock) { set(d, p, &b.binaries, readBinaries) }},
 }
+
+var programDigest = lazyregexp.New(`^[^@]+@sha256:[0-9a-f]{64}$`)
 
 func readBinaries(d *decoder, p place) ([]string, bool) {
 	items, ok := d.list(p, "paths of programs")
@@ -62,6 +66,8 @@ func readBinaries(d *decoder, p place) ([]string, bool) {
 		case !ok:
 		case !path.IsAbs(name) || path.Clean(name) != name:
 			d.problem(it, shown(name)+" is not the real path of a program", "write an absolute path without links, as readlink -f prints it in the image")
+		case strings.Contains(name, "@") && !programDigest.MatchString(name):
+			d.problem(it, shown(name)+" has no SHA-256 after its @", "write PATH@sha256: and the 64 digits that sha256sum prints in the image")
 		case slices.Contains(list, name):
 			d.problem(it, name+" is listed twice", "remove one of the two")
 		default:

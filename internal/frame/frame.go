@@ -127,6 +127,14 @@ type Readiness struct {
 // ShownShim among Config.Show is the SHA-256 of the shim itself, in hex.
 const ShownShim = "shim"
 
+// ShownLandlock among Config.Show is the version of the kernel's Landlock; a name that
+// begins with ShownProgram is the SHA-256 of the file of that path, in hex, or of what
+// it is a link to, with that's path before it.
+const (
+	ShownLandlock = "landlock"
+	ShownProgram  = "program:"
+)
+
 // MaxShown is how much of a file of Config.Show is passed on, in bytes.
 const MaxShown = 16 << 10
 
