@@ -26,6 +26,32 @@ func TestCompileGolden(t *testing.T) {
 	}
 }
 
+// What each preset becomes, and the policies that kicks on OpenShell have most often: to
+// read GitHub's repositories, and its API alone, an endpoint of a model that is no
+// inference.local, and two hosts more.
+func TestCompileOpenShellGolden(t *testing.T) {
+	t.Parallel()
+	policies := map[string]string{
+		"read-api":   "{hosts: [{host: api.github.com, terminate: true}]}",
+		"model-host": "{hosts: [{host: models.example.net, terminate: true, methods: [POST], paths: [/v1/chat/completions, /v1/messages]}]}",
+		"two-hosts":  "{presets: [github-read], hosts: [{host: a.example.net, terminate: true}, {host: b.example.net, terminate: true, methods: [GET, PUT]}]}",
+	}
+	for _, name := range Presets() {
+		policies["preset-"+name] = "{presets: [" + name + "]}"
+	}
+	for name, egress := range policies {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			file := filepath.Join(t.TempDir(), "policy.yaml")
+			if err := os.WriteFile(file, []byte("version: 1\negress: "+egress+"\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			shell, _ := compiled(t, file)
+			golden(t, filepath.Join("testdata", "openshell", name+".yaml"), shell)
+		})
+	}
+}
+
 func golden(t *testing.T, file string, got []byte) {
 	t.Helper()
 	if *update {

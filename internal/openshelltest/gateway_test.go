@@ -3,12 +3,14 @@ package openshelltest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -400,6 +402,37 @@ func TestNetwork(t *testing.T) {
 	for _, want := range []string{"POST example.com /usr/bin/curl", " example.com /tmp/mine"} {
 		if !denied[want] {
 			t.Errorf("the log does not tell of %q: %v", want, denied)
+		}
+	}
+}
+
+// Every policy that kick compiles is taken as it is, and read back the same.
+func TestCompiledPolicies(t *testing.T) {
+	t.Parallel()
+	section(t, "Policy")
+	files, err := filepath.Glob("../../policy/testdata/openshell/*.yaml")
+	if err != nil || len(files) < 9 {
+		t.Fatalf("%d policies, %v", len(files), err)
+	}
+	c := dial(t, Start(t, Options{Faults: &Faults{NotReady: "ContainerStarting"}}).Connection) // nothing has to run
+	for i, file := range files {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := openshellapi.ParsePolicy(b)
+		if err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		q := request(fmt.Sprint("p", i))
+		q.Policy = p
+		if _, err := c.Create(testContext(t), q); err != nil {
+			t.Errorf("%s: %v", file, err)
+			continue
+		}
+		e, err := c.Policy(testContext(t), q.Name)
+		if err != nil || e.Strange != "" || p.Difference(e.Policy) != "" {
+			t.Errorf("%s: %v, %q, %q", file, err, e.Strange, p.Difference(e.Policy))
 		}
 	}
 }
