@@ -138,10 +138,12 @@ func (l *OpenShell) Close() error {
 
 // Run implements Launcher. Without a Workspace.Dir the working directory is what
 // the image has there, and nothing comes back but the output. Without a Command it
-// takes the work out of the sandbox that a dead process has left under this ID.
+// takes the work out of the sandbox that a dead process has left under this ID, which
+// stays if that fails.
 func (l *OpenShell) Run(ctx context.Context, spec LaunchSpec) (Result, error) {
 	res, err := runKick(ctx, l, spec)
-	if b, left := l.left.LoadAndDelete(spec.ID); left { // nothing has run in it, or nobody could look
+	if b, left := l.left.LoadAndDelete(spec.ID); left && (len(spec.Command) > 0 || err == nil) {
+		l.forget(spec.ID)
 		err = errors.Join(err, b.(*openShellBox).remove())
 	}
 	if len(spec.Command) == 0 && errors.Is(err, errSandboxGone) {

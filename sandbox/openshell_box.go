@@ -439,7 +439,8 @@ func (b *openShellBox) describe(r *Result) {
 // look has nothing to note: nothing of the sandbox is seen from here.
 func (b *openShellBox) look() {}
 
-// kill ends the sandbox at once: it is deleted.
+// kill ends the sandbox at once: it is deleted. One that has the work of a run before
+// is only let go of.
 func (b *openShellBox) kill() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -447,6 +448,10 @@ func (b *openShellBox) kill() {
 		return
 	}
 	b.killed = true
+	if b.adopted {
+		b.line.End()
+		return
+	}
 	b.carried.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), killGrace)
 		defer cancel()
@@ -466,10 +471,12 @@ func (b *openShellBox) lastWords() string {
 	return b.log.String()
 }
 
-// end deletes the sandbox, and says what the gateway knows of its end. One whose shim
-// alone has died stays for another shim, which takes the work out.
+// end deletes the sandbox, and says what the gateway knows of its end. One that has
+// work which has not come back is left to Run: its shim alone has died, or nobody heard
+// another one to its end.
 func (b *openShellBox) end() (boxUsage, error) {
 	b.mu.Lock()
+	cut := b.killed || b.ending != nil
 	b.killed = true // from here on there is nothing to kill, and the end is ours
 	ending := b.ending
 	b.mu.Unlock()
@@ -485,7 +492,7 @@ func (b *openShellBox) end() (boxUsage, error) {
 		defer cancel()
 		b.tellLogs(ctx)
 	}
-	if ending != nil && ending.shimGone && b.plan.config.Mode == frame.RunAndCollectMode {
+	if b.adopted && cut || ending != nil && ending.shimGone && b.plan.config.Mode == frame.RunAndCollectMode {
 		b.launcher.left.Store(b.plan.spec.ID, b)
 		return used, nil
 	}

@@ -28,8 +28,8 @@ import (
 // Run may be called from many goroutines and many processes at once. The
 // specification is not retained after Run returns. Cancelling ctx ends the
 // sandbox, makes the bundles as usual, and yields ReasonCancelled. Where there is
-// no command, a nil error means that all of the work is out, and a cancel is an
-// error.
+// no command, a nil error means that all of the work is out, or with ReasonLost that
+// nothing has it any more, as Missing says; and a cancel is an error.
 type Launcher interface {
 	Run(ctx context.Context, spec LaunchSpec) (Result, error)
 }

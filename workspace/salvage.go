@@ -74,7 +74,7 @@ func Salvage(ctx context.Context, l sandbox.Launcher, req SalvageRequest) (sandb
 		lost = "bundles: the mirror that holds the base is gone"
 	}
 	res, err := l.Run(ctx, spec)
-	if err == nil && (res.Reason != sandbox.ReasonExited || len(res.Artifacts)+len(res.Missing) == 0) {
+	if err == nil && (res.Reason != sandbox.ReasonExited && (res.Reason != sandbox.ReasonLost || len(res.Missing) == 0) || len(res.Artifacts)+len(res.Missing) == 0) {
 		err = fmt.Errorf("the work was not taken out: %s: %s", res.Reason, res.Detail)
 	}
 	if lost != "" {

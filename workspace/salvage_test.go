@@ -167,6 +167,13 @@ func TestSalvageBelievesNoSilence(t *testing.T) {
 			t.Errorf("believed %+v", res)
 		}
 	}
+	// What nothing has any more is no failure that another attempt could mend.
+	l := launchFunc(func(sandbox.LaunchSpec) (sandbox.Result, error) {
+		return sandbox.Result{Reason: sandbox.ReasonLost, Missing: []string{"artifacts: the sandbox is gone"}}, nil
+	})
+	if res, err := Salvage(t.Context(), l, SalvageRequest{ID: "k1", Dir: t.TempDir(), Mirror: t.TempDir(), BaseOID: strings.Repeat("1", 40), Sink: sink}); err != nil || len(res.Missing) == 0 {
+		t.Errorf("%+v, %v", res, err)
+	}
 }
 
 func TestSalvageRefuses(t *testing.T) {
