@@ -45,6 +45,7 @@ type Client struct {
 	config *rest.Config
 	http   *http.Client
 	calls  atomic.Int64
+	turns  chan struct{} // has one for each call under way
 	// away is when the API server did not answer last, or could not, in
 	// nanoseconds since 1970.
 	away atomic.Int64
@@ -72,7 +73,7 @@ func Load(w Where) (config *rest.Config, namespace string, err error) {
 func New(config *rest.Config) (*Client, error) {
 	config = rest.CopyConfig(config)
 	config.UserAgent = "kick"
-	c := &Client{config: config}
+	c := &Client{config: config, turns: make(chan struct{}, underWay)}
 	var err error
 	if c.http, err = rest.HTTPClientFor(config); err != nil {
 		return nil, err
@@ -216,7 +217,18 @@ func statusError(res *http.Response) error {
 // list of pods.
 const maxAnswer = 256 << 20
 
+// underWay is how many calls are made at once; watches and execs are not among them.
+// More wait their turn here: an API server refuses what it has no room for in its
+// queues, and would have to be asked again.
+const underWay = 64
+
 func (c *Client) do(ctx context.Context, k call, into any) error {
+	select {
+	case c.turns <- struct{}{}:
+		defer func() { <-c.turns }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 	return Again(ctx, func() error {
 		body, err := c.open(ctx, k)
 		if err != nil {

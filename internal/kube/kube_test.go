@@ -12,8 +12,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -326,6 +328,53 @@ func TestCalls(t *testing.T) {
 
 // What stands between kick and the API server may answer anything, and as much as
 // it likes.
+// No more calls are made at once than an API server has room for. One that gives up
+// while it waits is not made.
+func TestCallsWait(t *testing.T) {
+	t.Parallel()
+	var there, most, made atomic.Int64
+	full, open := make(chan struct{}), make(chan struct{})
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		made.Add(1)
+		n := there.Add(1)
+		defer there.Add(-1)
+		most.Store(max(most.Load(), n))
+		if n == underWay {
+			close(full)
+		}
+		<-open
+		_, _ = io.WriteString(w, "{}")
+	}))
+	t.Cleanup(s.Close)
+	c, err := New(&rest.Config{Host: s.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	call := func() {
+		if _, err := Get[corev1.Pod](t.Context(), c, Pods, "n", "p"); err != nil {
+			t.Error(err)
+		}
+	}
+	for range underWay {
+		all.Go(call)
+	}
+	<-full
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("given up"))
+	if _, err := Get[corev1.Pod](ctx, c, Pods, "n", "p"); err == nil || !strings.Contains(err.Error(), "given up") || made.Load() != underWay {
+		t.Errorf("%v after %d calls", err, made.Load())
+	}
+	for range 10 {
+		all.Go(call)
+	}
+	close(open)
+	all.Wait()
+	if most.Load() > underWay || made.Load() != underWay+10 {
+		t.Errorf("%d calls at once, %d in all", most.Load(), made.Load())
+	}
+}
+
 func TestStatusBounded(t *testing.T) {
 	t.Parallel()
 	c := script(t, step{request: "GET " + pods + "/p", status: 400, answer: strings.Repeat("<", 1<<20)})
