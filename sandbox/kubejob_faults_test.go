@@ -285,10 +285,7 @@ func TestKubeFaultsCut(t *testing.T) {
 	t.Parallel()
 	n := kubetest.Open(t).Namespace(t)
 	p := n.Proxy(t)
-	k := newKubeKick(t, n, counting, func(c *sandbox.KubernetesConfig) {
-		c.Kubeconfig = p.Kubeconfig
-		c.Canaries = []string{n.APIServer(t).String()} // the proxy's own address is the pod's loopback
-	})
+	k := newKubeKick(t, n, counting, throughProxy(t, n, p))
 	k.start(t)
 	k.ready(t)
 	before := p.Connections()
@@ -333,6 +330,73 @@ func TestKubeFaultsKubelet(t *testing.T) {
 	c.Stop(t, kubetest.Kubelet)
 	c.Start(t, kubetest.Kubelet)
 	k.counted(t, k.wait(t))
+}
+
+// alone is for what nobody comes to.
+func alone(c *sandbox.KubernetesConfig) { c.Alone = 15 * time.Second }
+
+// TestKubeFaultsAPIServerLong: an API server that is away for longer than any call is
+// made again costs nothing either, as long as the pod waits.
+func TestKubeFaultsAPIServerLong(t *testing.T) {
+	t.Parallel()
+	n := kubetest.Open(t).Namespace(t)
+	p := n.Proxy(t)
+	k := newKubeKick(t, n, counting, throughProxy(t, n, p))
+	k.start(t)
+	k.ready(t)
+	p.Refuse(true)
+	<-time.After(75 * time.Second)
+	p.Refuse(false)
+	k.counted(t, k.wait(t))
+}
+
+// TestKubeFaultsAPIServerLost: when the API server stays away for longer than the pod
+// waits, the kick is lost and says why. The pod ends by itself, and what is left of it
+// is the reaper's.
+func TestKubeFaultsAPIServerLost(t *testing.T) {
+	t.Parallel()
+	n := kubetest.Open(t).Namespace(t)
+	p := n.Proxy(t)
+	k := newKubeKick(t, n, "echo ready; sleep 600", throughProxy(t, n, p), alone)
+	k.start(t)
+	k.ready(t)
+	p.Refuse(true)
+	e := <-k.end // it has to be there still
+	e.says(t, sandbox.ReasonLost, "the line to the pod is cut", "remove the Job")
+	if len(e.res.Missing) == 0 {
+		t.Error("the work is neither saved nor said to be missing")
+	}
+	n.Kubectl(t, "wait", "--for=condition=Failed", "--timeout=120s", "--namespace", n.Name, "job/kick-"+k.spec.ID)
+	p.Refuse(false)
+	if removed, err := k.l.Reap(t.Context()); err != nil || !slices.Equal(removed, []string{k.spec.ID}) {
+		t.Errorf("the reaper removed %v: %v", removed, err)
+	}
+}
+
+// throughProxy has the launcher reach the API server by a proxy.
+func throughProxy(t *testing.T, n *kubetest.Namespace, p *kubetest.Proxy) func(*sandbox.KubernetesConfig) {
+	return func(c *sandbox.KubernetesConfig) {
+		c.Kubeconfig = p.Kubeconfig
+		c.Canaries = []string{n.APIServer(t).String()} // the proxy's own address is the pod's loopback
+	}
+}
+
+// TestKubeFaultsNodeLost: a node that does not come back ends the kick as lost when the
+// pod has waited in vain, if it still runs. What the API server still has of it goes
+// when the node comes back after all.
+func TestKubeFaultsNodeLost(t *testing.T) {
+	c := kubetest.OpenAlone(t)
+	k := newKubeKick(t, c.Namespace(t), "echo ready; sleep 600", alone)
+	k.start(t)
+	k.ready(t)
+	c.Kill(t, kubetest.Kubelet)
+	e := <-k.end
+	e.says(t, sandbox.ReasonLost, "the line to the pod is cut", "it or its pod is still there", "If its node is gone")
+	if len(e.res.Missing) == 0 {
+		t.Error("the work is neither saved nor said to be missing")
+	}
+	c.Start(t, kubetest.Kubelet)
+	k.n.Kubectl(t, "wait", "--for=delete", "--timeout=120s", "--namespace", k.n.Name, "jobs,pods", "--selector", "kick.id="+k.spec.ID)
 }
 
 // otherwiseUsed are verbs that a run from its beginning to its end does not miss.
