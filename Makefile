@@ -67,7 +67,7 @@ KUBE_DIR ?= /tmp/kick-kube
 kube-up: bin/kick
 	hack/kube.sh install
 	hack/kube.sh up $(KUBE_DIR)
-	bin/kick image build --out $(CACHE)/kick-agent.tar
+	bin/kick image build --shim --out $(CACHE)/kick-agent.tar
 	hack/kube.sh load $(KUBE_DIR) $(CACHE)/kick-agent.tar
 
 kube-down:

@@ -41,6 +41,22 @@ func TestKubeLikeEmbedded(t *testing.T) {
 	}
 }
 
+// TestKubeShimInImage: an image that has the shim needs no init container that brings
+// it, and git works in a workspace that is root's.
+func TestKubeShimInImage(t *testing.T) {
+	t.Parallel()
+	n := kubetest.Open(t).Namespace(t)
+	dir, bare := t.TempDir(), seedBare(t)
+	cmd := exec.Command(kick, "run", "--state-dir", filepath.Join(dir, "state"), "-o", "json", "--repo", bare, "--publish", "branch", "--network", "none",
+		"--runtime", "kubernetes", "--image", n.Image, "--kubeconfig", n.Kubeconfig, "--namespace", n.Name,
+		"--", "sh", "-c", "git log -1 >/dev/null && echo hi >f && git add f && git commit -qm hi && echo dirt >dirt")
+	cmd.Dir, cmd.Env = dir, []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + dir}
+	o := objectOf(t, cmd)
+	if o["outcome"] != string(manager.Published) || !strings.Contains(fmt.Sprint(o["unpublished"]), "dirt") {
+		t.Errorf("%v: %v, unpublished %v", o["outcome"], o["error"], o["unpublished"])
+	}
+}
+
 // TestKubeProcesses: two processes of kick at one address of this host each have a
 // gateway of their own, and their agents reach it while both run.
 func TestKubeProcesses(t *testing.T) {
@@ -53,7 +69,7 @@ until [ -e /tmp/go ]; do sleep 0.1; done
 exec 3<>/dev/tcp/127.0.0.1/3128
 printf 'GET http://example.com/ HTTP/1.1\r\nHost: example.com\r\n\r\n' >&3
 read -r version code rest <&3
-[ "$code" = 403 ] && git commit -q --allow-empty -m answered`
+[ "$code" = 403 ] && echo "$code" >answer && git add answer && git commit -q -m answered`
 	ended := make(chan error, 2)
 	for _, agent := range []string{"one", "two"} {
 		cmd := exec.Command(kick, "run", "--state-dir", filepath.Join(dir, agent), "--repo", seedBare(t), "--publish", "branch", "--agent", agent,
