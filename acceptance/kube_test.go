@@ -51,7 +51,7 @@ func TestKubeShimInImage(t *testing.T) {
 		"--runtime", "kubernetes", "--image", n.Image, "--kubeconfig", n.Kubeconfig, "--namespace", n.Name,
 		"--", "sh", "-c", "git log -1 >/dev/null && echo hi >f && git add f && git commit -qm hi && echo dirt >dirt")
 	cmd.Dir, cmd.Env = dir, []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + dir}
-	o := objectOf(t, cmd)
+	o, _ := objectOf(t, cmd)
 	if o["outcome"] != string(manager.Published) || !strings.Contains(fmt.Sprint(o["unpublished"]), "dirt") {
 		t.Errorf("%v: %v, unpublished %v", o["outcome"], o["error"], o["unpublished"])
 	}
