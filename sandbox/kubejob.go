@@ -73,6 +73,14 @@ type KubernetesChoice struct {
 	// container puts into the pod. Empty: the agent's image has it at
 	// /usr/libexec/kick/kick-shim.
 	ShimImage string `json:"shimImage,omitempty"`
+	// Claim is a PersistentVolumeClaim of the namespace, in which each kick has a
+	// directory for its workspace: work is there when its pod is not any more, and the
+	// base's objects are sent once for all kicks. ShimImage must be set, and Pool not.
+	// Empty: a workspace goes with its pod.
+	Claim string `json:"claim,omitempty"`
+	// ClaimPath is the directory of the claim in which kick has its own, relative to
+	// the claim's root. Empty: that.
+	ClaimPath string `json:"claimPath,omitempty"`
 	// ServiceAccount is the pod's account, whose token it does not get. Empty:
 	// default.
 	ServiceAccount string `json:"serviceAccount,omitempty"`
@@ -171,7 +179,12 @@ var errPodGone = errors.New("its pod is gone, and nothing else had the work")
 
 func (l *Kubernetes) isolation() Isolation { return Isolation{Runtime: "kubernetes"} }
 
-func (l *Kubernetes) check(spec *LaunchSpec) error { return checkKube(spec) }
+func (l *Kubernetes) check(spec *LaunchSpec) error {
+	if err := l.config.checkClaim(); err != nil {
+		return err
+	}
+	return checkKube(spec)
+}
 
 // together: nothing but the pod has the work.
 func (l *Kubernetes) together() bool { return true }
@@ -290,7 +303,10 @@ func (l *Kubernetes) newBox(ctx context.Context, spec LaunchSpec, mode frame.Mod
 		return nil, err
 	}
 	b := &kubeBox{launcher: l, client: l.client, spec: spec, mode: mode, gonech: make(chan struct{})}
-	if mode == frame.CollectMode {
+	switch {
+	case mode == frame.CollectMode && l.config.Claim != "":
+		return b, b.findKept()
+	case mode == frame.CollectMode:
 		return b, b.find(ctx)
 	}
 	return b, nil

@@ -31,6 +31,13 @@ type kubeBox struct {
 	plan     *kubePlan
 	adopted  bool // what a dead process has left, in CollectMode
 
+	// Where the workspace is on a claim.
+	base    kubeBase
+	objects map[string]int64 // files of the base, with their sizes
+	given   bool             // the base was brought to this pod
+	begun   bool             // the directory may have been made
+	clears  bool             // it is there to remove the directory
+
 	eye     *kubeEye
 	object  kubeObject
 	cold    string // why it has no pod of the pool, if there is one
@@ -60,7 +67,7 @@ func (b *kubeBox) start(ctx context.Context, dog *watchdog) (_ line, err error) 
 	b.words.max = 4 << 10
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, b.remove())
+			err = errors.Join(b.lostWork(err), b.remove())
 			b.eye.close()
 		}
 	}()
@@ -95,9 +102,7 @@ func (b *kubeBox) attempt(ctx context.Context) error {
 		if err := b.make(ctx); err != nil {
 			return err
 		}
-		waiting, cancel := context.WithTimeoutCause(ctx, b.launcher.config.Pending, errPending)
-		n, err := b.awaitPod(waiting)
-		cancel()
+		n, err := b.awaitStart(ctx)
 		if err == nil || !n.again || try == kubeAttempts || ctx.Err() != nil {
 			return err
 		}
@@ -108,11 +113,27 @@ func (b *kubeBox) attempt(ctx context.Context) error {
 	}
 }
 
+// awaitStart waits until the pod runs, and gives it the base where it waits for that.
+func (b *kubeBox) awaitStart(ctx context.Context) (kubeNews, error) {
+	for {
+		waiting, cancel := context.WithTimeoutCause(ctx, b.launcher.config.Pending, errPending)
+		n, err := b.awaitPod(waiting)
+		cancel()
+		if !errors.Is(err, errWantsBase) {
+			return n, err
+		}
+		b.given = true
+		if err := b.giveBase(ctx); err != nil {
+			return n, err
+		}
+	}
+}
+
 // errPending ends waiting for a pod.
 var errPending = errors.New("it did not start in time")
 
-// make claims a pod of the pool, or makes the Job. One of that name is what a dead kick of this id has left,
-// since the id is claimed, or what a call has made that broke off.
+// make claims a pod of the pool, or makes the Job. One of that name is what a dead kick
+// of this id has left, since the id is claimed, or what a call has made that broke off.
 func (b *kubeBox) make(ctx context.Context) error {
 	owner, err := claimOwner()
 	if err != nil {
@@ -121,8 +142,16 @@ func (b *kubeBox) make(ctx context.Context) error {
 	random := make([]byte, 8)
 	_, _ = rand.Read(random) // never fails on Linux
 	l, start := b.launcher, hex.EncodeToString(random)
-	if b.plan, err = newKubePlan(l.config, b.spec, b.mode, owner, start, time.Now()); err != nil {
+	if l.config.Claim != "" {
+		if err := b.prepareClaim(ctx); err != nil {
+			return err
+		}
+	}
+	if b.plan, err = newKubePlan(l.config, b.spec, b.mode, b.base, owner, start, time.Now()); err != nil {
 		return err
+	}
+	if b.clears {
+		b.plan.clearing()
 	}
 	key, value, _ := strings.Cut(l.watch.labels, "=")
 	b.plan.job.Labels[key], b.plan.job.Spec.Template.Labels[key] = value, value
@@ -215,6 +244,8 @@ func (b *kubeBox) awaitPod(ctx context.Context) (kubeNews, error) {
 	for {
 		seen, changed, blind := b.eye.look()
 		n := seen.news()
+		begun, installing := installs(seen.pod)
+		b.begun = b.begun || begun || blind != nil
 		fail := func(err error) (kubeNews, error) {
 			return n, &Error{Kind: ErrRuntime, Op: "start the pod of the " + b.object.String(), Err: err, Remedy: n.remedy}
 		}
@@ -226,6 +257,8 @@ func (b *kubeBox) awaitPod(ctx context.Context) (kubeNews, error) {
 			return n, nil
 		case n.phase == kubeEnded:
 			return fail(errors.New(escaped(n.why)))
+		case installing && !b.given && b.objects != nil:
+			return n, errWantsBase
 		}
 		select {
 		case <-changed:

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kickhq/kick/internal/kubetest"
+	"github.com/kickhq/kick/internal/manifests"
 	"github.com/kickhq/kick/sandbox"
 	"github.com/kickhq/kick/sandbox/sandboxtest"
 )
@@ -21,13 +22,14 @@ const (
 	kubeNamespaceEnv = "KICK_TEST_KUBE_NAMESPACE"
 	kubeShimEnv      = "KICK_TEST_KUBE_SHIM"
 	kubeDirEnv       = "KICK_TEST_KUBE_DIR"
+	kubeClaimEnv     = "KICK_TEST_KUBE_CLAIM" // empty: workspaces are sent
 )
 
 // kubeNamespace makes a namespace for this test's launchers.
-func kubeNamespace(t *testing.T) *kubetest.Namespace {
+func kubeNamespace(t *testing.T, change ...func(*manifests.Kubernetes)) *kubetest.Namespace {
 	t.Helper()
 	c := kubetest.Open(t)
-	n := c.Namespace(t)
+	n := c.Namespace(t, change...)
 	useNamespace(t, n, c.ShimImage(t, sandbox.Shim()))
 	return n
 }
@@ -51,7 +53,7 @@ func newKube() (*sandbox.Kubernetes, error) {
 	return sandbox.NewKubernetes(sandbox.KubernetesConfig{
 		Shim:             func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(sandbox.Shim())), nil },
 		Dir:              os.Getenv(kubeDirEnv),
-		KubernetesChoice: sandbox.KubernetesChoice{Kubeconfig: os.Getenv(kubeConfigEnv), Namespace: os.Getenv(kubeNamespaceEnv), ShimImage: os.Getenv(kubeShimEnv)},
+		KubernetesChoice: sandbox.KubernetesChoice{Kubeconfig: os.Getenv(kubeConfigEnv), Namespace: os.Getenv(kubeNamespaceEnv), ShimImage: os.Getenv(kubeShimEnv), Claim: os.Getenv(kubeClaimEnv)},
 		Image:            os.Getenv(kubetest.ImageEnv),
 		Alone:            15 * time.Second,
 	})

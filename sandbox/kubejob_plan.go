@@ -27,14 +27,19 @@ type kubePlan struct {
 	mode    frame.Mode
 	filter  []byte
 	rlimits []frame.Rlimit
+	base    kubeBase // where the workspace is on a claim, and there is a base
 	job     *batchv1.Job
 }
 
 const (
-	// kubeContainer is the name of a pod's one container.
+	// kubeContainer is the name of a pod's one container, and kubeInit that of what
+	// prepares the pod.
 	kubeContainer = "agent"
+	kubeInit      = "shim"
 	// kubeShim is where an image has the shim, if it has it.
 	kubeShim = "/usr/libexec/kick/kick-shim"
+	// kubeOwnShim is where kick's own image has it.
+	kubeOwnShim = "/kick-shim"
 	// kubeShimDir is where a pod has the shim if another image brings it.
 	kubeShimDir = "/run/kick/bin"
 	// kubeVolume is where the init container sees the volume of the workspace, and
@@ -68,12 +73,12 @@ const (
 )
 
 // newKubePlan translates a specification, which was checked.
-func newKubePlan(config KubernetesConfig, spec LaunchSpec, mode frame.Mode, owner, start string, now time.Time) (*kubePlan, error) {
+func newKubePlan(config KubernetesConfig, spec LaunchSpec, mode frame.Mode, base kubeBase, owner, start string, now time.Time) (*kubePlan, error) {
 	filter, err := systemCallFilter()
 	if err != nil {
 		return nil, &Error{Kind: ErrIsolation, Op: "seccomp", Err: err, Remedy: remedyOf("seccomp")}
 	}
-	p := &kubePlan{config: config, spec: spec, limits: resolveLimits(spec.Limits), mode: mode, filter: filter}
+	p := &kubePlan{config: config, spec: spec, limits: resolveLimits(spec.Limits), mode: mode, filter: filter, base: base}
 	p.rlimits = p.kubeRlimits()
 	wait, err := json.Marshal(frame.Wait{Jail: frame.Jail{NoNewPrivs: true, Filter: filter, Rlimits: p.rlimits}, AloneMS: config.Alone.Milliseconds(), Canaries: config.Canaries})
 	if err != nil {
@@ -123,7 +128,11 @@ func (p *kubePlan) kubeRlimits() []frame.Rlimit {
 // lifetime is how long the Job can take at most, all told. The Job's controller
 // ends it then, whatever has become of kick.
 func (p *kubePlan) lifetime() time.Duration {
-	return p.config.Pending + startTimeout + checkoutTimeout + p.limits.Wall + 2*wallGrace + collectTimeout + time.Minute
+	d := p.config.Pending + startTimeout + checkoutTimeout + p.limits.Wall + 2*wallGrace + collectTimeout + time.Minute
+	if p.base != (kubeBase{}) {
+		d += checkoutTimeout // for the base, before that
+	}
+	return d
 }
 
 func (p *kubePlan) pod(wait string) corev1.PodSpec {
@@ -133,8 +142,8 @@ func (p *kubePlan) pod(wait string) corev1.PodSpec {
 	if c.ShimImage != "" {
 		shim = kubeShimDir + "/kick-shim"
 		init = []corev1.Container{{
-			Name: "shim", Image: c.ShimImage, ImagePullPolicy: corev1.PullIfNotPresent,
-			Command: []string{"/kick-shim", "install", shim, kubeVolume + "/" + kubeWork}, SecurityContext: kubeSecurity(), Resources: p.resources(),
+			Name: kubeInit, Image: c.ShimImage, ImagePullPolicy: corev1.PullIfNotPresent,
+			Command: []string{kubeOwnShim, "install", p.install(shim)}, SecurityContext: kubeSecurity(), Resources: p.resources(),
 			VolumeMounts: []corev1.VolumeMount{{Name: "shim", MountPath: kubeShimDir}, {Name: "workspace", MountPath: kubeVolume}},
 		}}
 	}
@@ -164,6 +173,10 @@ func (p *kubePlan) pod(wait string) corev1.PodSpec {
 		Affinity:          c.Affinity,
 		PriorityClassName: c.PriorityClass,
 	}
+	if c.Claim != "" {
+		// Whoever made the volume, this group may write there.
+		pod.SecurityContext.FSGroup, pod.SecurityContext.FSGroupChangePolicy = new(int64(containerGID)), new(corev1.FSGroupChangeOnRootMismatch)
+	}
 	if !c.HostUsers {
 		pod.HostUsers = new(false)
 	}
@@ -183,6 +196,22 @@ func (p *kubePlan) pod(wait string) corev1.PodSpec {
 	return pod
 }
 
+// install tells the init container what to prepare.
+func (p *kubePlan) install(shim string) string {
+	i := frame.Install{Shim: shim, Work: kubeVolume + "/" + kubeWork}
+	if p.config.Claim != "" {
+		i.Work, i.Kept = path.Join(kubeVolume, p.config.workOf(p.spec.ID)), p.mode == frame.CollectMode
+	}
+	if p.base != (kubeBase{}) && p.mode != frame.CollectMode {
+		i.Base, i.Objects, i.WaitMS = path.Join(kubeVolume, p.base.Dir), p.base.Objects, p.config.Alone.Milliseconds()
+	}
+	b, err := json.Marshal(i)
+	if err != nil {
+		panic(err) // it is text and numbers
+	}
+	return string(b)
+}
+
 // kubeSecurity is what the Pod Security level "restricted" wants of a container,
 // and a root file system that is read-only.
 func kubeSecurity() *corev1.SecurityContext {
@@ -198,6 +227,7 @@ func kubeSecurity() *corev1.SecurityContext {
 func (p *kubePlan) volumes() ([]corev1.Volume, []corev1.VolumeMount) {
 	var volumes []corev1.Volume
 	var mounts []corev1.VolumeMount
+	claimed := p.config.Claim != ""
 	add := func(name, at string, readOnly bool, source corev1.EmptyDirVolumeSource) {
 		volumes = append(volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{EmptyDir: &source}})
 		mounts = append(mounts, corev1.VolumeMount{Name: name, MountPath: at, ReadOnly: readOnly})
@@ -210,10 +240,17 @@ func (p *kubePlan) volumes() ([]corev1.Volume, []corev1.VolumeMount) {
 	}
 	memory := corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: bytesOf(p.limits.tmpSize())}
 	add("workspace", p.spec.Workspace.MountPath, false, disk)
-	if p.config.ShimImage != "" {
+	switch {
+	case claimed:
+		volumes[0].VolumeSource = corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: p.config.Claim}}
+		mounts[0].SubPath = p.config.workOf(p.spec.ID)
+		if p.base != (kubeBase{}) {
+			mounts = append(mounts, corev1.VolumeMount{Name: "workspace", MountPath: path.Dir(BaseObjectsPath), SubPath: p.base.Dir, ReadOnly: true})
+		}
+	case p.config.ShimImage != "":
 		mounts[0].SubPath = kubeWork
 	}
-	if p.spec.Workspace.BaseOID != "" {
+	if p.spec.Workspace.BaseOID != "" && !claimed {
 		add("base", path.Dir(BaseObjectsPath), false, disk)
 	}
 	add("tmp", "/tmp", false, memory)
@@ -248,6 +285,9 @@ func (p *kubePlan) resources() corev1.ResourceRequirements {
 	disk := int64(0)
 	if l := p.limits.Disk; l > 0 {
 		disk = 2*(l+l/4+64<<20) + 64<<20 // both volumes on disk, and the shim's
+		if p.config.Claim != "" {
+			disk = 128 << 20 // the shim's, and what the node counts itself
+		}
 	}
 	set(corev1.ResourceEphemeralStorage, *bytesOf(disk), *bytesOf(cmp.Or(p.config.RequestDisk, kubeRequestDisk)))
 	return r
@@ -265,7 +305,9 @@ var kubeShown = []string{
 func (p *kubePlan) shimConfig() frame.Config {
 	c := shimConfig(p.spec, p.limits, p.mode)
 	c.Sent, c.Pause = p.spec.Workspace.Dir != "", p.mode != frame.CollectMode
-	c.CheckpointMS = p.spec.Workspace.checkpointMS()
+	if p.config.Claim == "" { // what is in a claim is not the pod's alone
+		c.CheckpointMS = p.spec.Workspace.checkpointMS()
+	}
 	c.Show, c.Canaries = kubeShown, p.config.Canaries
 	if p.mode != frame.CollectMode {
 		c.Watch = &frame.Watch{Disk: p.limits.Disk, Processes: p.limits.Processes}

@@ -26,13 +26,19 @@ var kubeSecret, kubePin = strings.Repeat("5e", 32), strings.Repeat("f1", 32)
 var kubeCases = map[string]struct {
 	config KubernetesConfig
 	spec   LaunchSpec
+	mode   frame.Mode // RunAndCollectMode if empty
+	base   kubeBase
+	clears bool
 }{
 	"plain": {
-		KubernetesConfig{KubernetesChoice: KubernetesChoice{Namespace: "sandboxes"}},
-		LaunchSpec{Command: []string{"true"}, Network: NetworkNone},
+		config: KubernetesConfig{KubernetesChoice: KubernetesChoice{Namespace: "sandboxes"}},
+		spec:   LaunchSpec{Command: []string{"true"}, Network: NetworkNone},
 	},
+	"claim":         {config: onClaim, spec: LaunchSpec{Command: []string{"true"}, Network: NetworkNone, Workspace: baseKnown}, base: inClaim},
+	"claim-collect": {config: onClaim, spec: LaunchSpec{Network: NetworkNone, Workspace: baseKnown}, mode: frame.CollectMode, base: inClaim},
+	"claim-clear":   {config: onClaim, spec: LaunchSpec{Network: NetworkNone, Limits: clearLimits}, mode: frame.CollectMode, clears: true},
 	"everything": {
-		KubernetesConfig{KubernetesChoice: KubernetesChoice{
+		config: KubernetesConfig{KubernetesChoice: KubernetesChoice{
 			Namespace: "sandboxes", ShimImage: "registry.example/kick/shim@sha256:5555555555555555555555555555555555555555555555555555555555555555",
 			ServiceAccount: "sandbox", NodeSelector: map[string]string{"pool": "agents"},
 			Tolerations: []Toleration{{Key: "agents", Value: "only", Effect: "NoSchedule"}, {Key: "spot"}},
@@ -41,7 +47,7 @@ var kubeCases = map[string]struct {
 			}}},
 			RuntimeClass: "gvisor", PriorityClass: "kick-low", PullSecrets: []string{"registry"}, Queue: "agents", Canaries: []string{"192.0.2.1:443"},
 		}, RequestCPU: 1, RequestMemory: 1 << 30, RequestDisk: 2 << 30},
-		LaunchSpec{
+		spec: LaunchSpec{
 			Command: []string{"agent", "--secret-looking", "argument"}, Env: map[string]string{"HIDDEN_NAME": "hidden-content"}, Labels: map[string]string{"kick.dev/id": "k1"},
 			Workspace: Workspace{MountPath: "/src", BaseOID: "1111111111111111111111111111111111111111"},
 			Network:   NetworkRestricted,
@@ -50,10 +56,20 @@ var kubeCases = map[string]struct {
 		},
 	},
 	"no-limits-no-user-namespace": {
-		KubernetesConfig{KubernetesChoice: KubernetesChoice{Namespace: "sandboxes", HostUsers: true}},
-		LaunchSpec{Command: []string{"true"}, Network: NetworkNone, Limits: Limits{Memory: -1, Processes: -1, Disk: -1}},
+		config: KubernetesConfig{KubernetesChoice: KubernetesChoice{Namespace: "sandboxes", HostUsers: true}},
+		spec:   LaunchSpec{Command: []string{"true"}, Network: NetworkNone, Limits: Limits{Memory: -1, Processes: -1, Disk: -1}},
 	},
 }
+
+// Parts of the cases with a claim.
+var (
+	onClaim = KubernetesConfig{KubernetesChoice: KubernetesChoice{
+		Namespace: "sandboxes", ShimImage: "registry.example/kick/shim@sha256:5555555555555555555555555555555555555555555555555555555555555555",
+		Claim: "work", ClaimPath: "team/kick",
+	}}
+	baseKnown = Workspace{BaseOID: "1111111111111111111111111111111111111111"}
+	inClaim   = kubeBase{Dir: "team/kick/bases/0123456789abcdef0123456789abcdef", Objects: "fedcba9876543210fedcba9876543210"}
+)
 
 // kubeCase translates one of them.
 func kubeCase(t *testing.T, name string) *kubePlan {
@@ -62,9 +78,12 @@ func kubeCase(t *testing.T, name string) *kubePlan {
 	c.spec.ID, c.spec.Agent, c.spec.Image = "k0123456789abc", "scanner", "registry.example/agent@sha256:4444444444444444444444444444444444444444444444444444444444444444"
 	c.spec.Workspace.MountPath = cmp.Or(c.spec.Workspace.MountPath, DefaultMountPath)
 	c.config.Pending, c.config.Alone = 5*time.Minute, 10*time.Minute
-	p, err := newKubePlan(c.config, c.spec, frame.RunAndCollectMode, "1000.4026531840.abcdef01", "0123456789abcdef", time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	p, err := newKubePlan(c.config, c.spec, cmp.Or(c.mode, frame.RunAndCollectMode), c.base, "1000.4026531840.abcdef01", "0123456789abcdef", time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	if err != nil {
 		t.Fatal(err)
+	}
+	if c.clears {
+		p.clearing()
 	}
 	return p
 }
@@ -112,17 +131,18 @@ func TestKubePlan(t *testing.T) {
 			t.Parallel()
 			job := kubeCase(t, name).job
 			// The filter differs between architectures, and says nothing to people.
-			command := job.Spec.Template.Spec.Containers[0].Command
-			var w frame.Wait
-			if err := json.Unmarshal([]byte(command[2]), &w); err != nil || len(w.Jail.Filter) == 0 {
-				t.Fatalf("the lock-down %q: %v", command[2], err)
+			if command := job.Spec.Template.Spec.Containers[0].Command; command[1] == "wait" {
+				var w frame.Wait
+				if err := json.Unmarshal([]byte(command[2]), &w); err != nil || len(w.Jail.Filter) == 0 {
+					t.Fatalf("the lock-down %q: %v", command[2], err)
+				}
+				w.Jail.Filter = nil
+				short, err := json.Marshal(w)
+				if err != nil {
+					t.Fatal(err)
+				}
+				command[2] = string(short)
 			}
-			w.Jail.Filter = nil
-			short, err := json.Marshal(w)
-			if err != nil {
-				t.Fatal(err)
-			}
-			command[2] = string(short)
 			got, err := json.MarshalIndent(job, "", "  ")
 			if err != nil {
 				t.Fatal(err)

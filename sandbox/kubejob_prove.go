@@ -104,7 +104,7 @@ func (p *kubeProver) object() {
 	differ("it has more or other containers than asked for", len(got.Containers) != 1 || len(got.InitContainers) != len(want.InitContainers) || len(got.EphemeralContainers) > 0)
 	differ("it shares namespaces of the node", got.HostNetwork || got.HostPID || got.HostIPC || got.ShareProcessNamespace != nil && *got.ShareProcessNamespace)
 	for _, v := range got.Volumes {
-		differ("volume "+v.Name+" is not as asked for", !slices.ContainsFunc(want.Volumes, func(w corev1.Volume) bool { return w.Name == v.Name && (w.EmptyDir == nil) == (v.EmptyDir == nil) }))
+		differ("volume "+v.Name+" is not as asked for", !slices.ContainsFunc(want.Volumes, func(w corev1.Volume) bool { return w.Name == v.Name && sameSource(w, v) }))
 	}
 	for i, c := range append(slices.Clone(got.InitContainers), got.Containers...) {
 		s := c.SecurityContext
@@ -116,6 +116,15 @@ func (p *kubeProver) object() {
 		}
 	}
 	p.add("pod", strings.Join(wrong, "; "), fmt.Sprintf("API server: pod %s as asked for, on node %s: restricted, one container, no namespace of the node, no other volume", p.pod.Name, p.pod.Spec.NodeName))
+}
+
+// sameSource tells whether a volume is of the kind, and of the claim, that was asked
+// for. Which mounts of it there are, the mount table tells.
+func sameSource(want, got corev1.Volume) bool {
+	if c := want.PersistentVolumeClaim; c != nil {
+		return got.PersistentVolumeClaim != nil && got.PersistentVolumeClaim.ClaimName == c.ClaimName
+	}
+	return got.EmptyDir != nil
 }
 
 func (p *kubeProver) token() {
@@ -272,7 +281,11 @@ func (p *kubeProver) kubeLimits() {
 		cpus = quota / number("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
 	}
 	limit("cpu-limit", l.CPUs == 0, fmt.Sprintf("the shim: its control group holds it to %.2f cores", cpus), cpus > 0 && cpus <= l.CPUs+0.01)
-	limit("disk-limit", l.Disk == 0, fmt.Sprintf("poller of the shim: at most %d bytes in the workspace, measured at least every 5s; the node evicts at a quarter more; sizes of file systems in memory for the rest", l.Disk), true)
+	node := "the node evicts at a quarter more"
+	if p.plan.config.Claim != "" {
+		node = "the claim itself holds no kick to it"
+	}
+	limit("disk-limit", l.Disk == 0, fmt.Sprintf("poller of the shim: at most %d bytes in the workspace, measured at least every 5s; %s; sizes of file systems in memory for the rest", l.Disk, node), true)
 }
 
 // shownFile is a file of process 1 that the shim has read.

@@ -43,6 +43,9 @@ func (l *Kubernetes) Rights(ctx context.Context) error {
 	}
 	var missing []error
 	rules := slices.Clone(KubernetesRules)
+	if l.config.Claim != "" {
+		rules = append(rules, KubernetesClaimRules...)
+	}
 	if l.config.Pool != "" {
 		rules = append(rules, KubernetesPoolRules...)
 	}
@@ -67,7 +70,9 @@ func (l *Kubernetes) Rights(ctx context.Context) error {
 // Reap implements Reaper, in all namespaces that this state has used. A pod whose
 // kick is dead ends by itself after a while (KubernetesConfig.Alone), and until then
 // has work that can still be taken: so a Job is removed when its pod has ended, or
-// when it is past its deadline, and only if its kick does not live.
+// when it is past its deadline, and only if its kick does not live. A directory in a
+// claim has the work for longer, and goes when the workspace on this host has gone,
+// which is when the work was taken or given up.
 func (l *Kubernetes) Reap(ctx context.Context) ([]string, error) {
 	used, err := filepath.Glob(filepath.Join(l.config.Dir, "clusters", "*.json"))
 	if err != nil {
@@ -88,7 +93,8 @@ func (l *Kubernetes) Reap(ctx context.Context) ([]string, error) {
 		names, err := l.With(where).reap(ctx)
 		removed, errs = append(removed, names...), append(errs, err)
 	}
-	return removed, errors.Join(errs...)
+	names, err := l.reapClaims()
+	return append(removed, names...), errors.Join(append(errs, err)...)
 }
 
 // remember notes for a later reaper which namespace this is.

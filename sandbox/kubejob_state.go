@@ -145,6 +145,9 @@ func podNews(p *corev1.Pod, said string) kubeNews {
 	}
 	for _, c := range append(p.Status.InitContainerStatuses, p.Status.ContainerStatuses...) {
 		if t := c.State.Terminated; t != nil && t.ExitCode != 0 {
+			if c.Name == kubeInit && t.Message != "" { // the shim's own words
+				return ended(ReasonStartFailed, false, "", "container %s could not prepare the pod: %s", c.Name, t.Message)
+			}
 			return ended(ReasonStartFailed, false, "See what the image "+c.Image+" is: it must be a kick's shim", "container %s ended with code %d (%s) %s", c.Name, t.ExitCode, t.Reason, t.Message)
 		}
 		if w := c.State.Waiting; w != nil && waitingForGood[w.Reason] != "" {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -221,24 +222,22 @@ func TestKubePoolContract(t *testing.T) {
 	sandboxtest.TestLauncher(t, h)
 }
 
-// poolOrphan has another process die while it has a claimed pod, and returns the
-// directory of its workspace. That process is this test again.
-func poolOrphan(t *testing.T, id string) (dir string) {
+// orphanEnv has the directory of the workspace of a kick whose process is to die.
+const orphanEnv = "KICK_TEST_KUBE_ORPHAN"
+
+// orphan has another process die while its kick runs, and returns the directory of
+// the workspace. That process is this test again, and runs the kick.
+func orphan(t *testing.T, run func(dir string) error) (dir string) {
 	t.Helper()
-	if dir := os.Getenv("KICK_TEST_POOL_ORPHAN"); dir != "" {
-		l, err := newPool()
-		if err != nil {
-			t.Fatal(err)
-		}
-		spec := poolKick(t, id, os.Stdout)
-		spec.Workspace.Dir, spec.Workspace.Sink = dir, &artifactSink{}
-		spec.Command = []string{"sh", "-c", "echo made here >made; echo it runs; sleep 600"}
-		_, err = l.Run(context.Background(), spec)
-		t.Fatal("it was to be killed", err)
+	if dir := os.Getenv(orphanEnv); dir != "" {
+		t.Fatal("it was to be killed", run(dir))
 	}
-	dir = t.TempDir()
+	dir = filepath.Join(t.TempDir(), "workspace")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
 	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
-	cmd.Env = append(os.Environ(), "KICK_TEST_POOL_ORPHAN="+dir)
+	cmd.Env = append(os.Environ(), orphanEnv+"="+dir)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -254,11 +253,27 @@ func poolOrphan(t *testing.T, id string) (dir string) {
 	return dir
 }
 
+// poolOrphan is an orphan that has a claimed pod.
+func poolOrphan(t *testing.T, id string) (dir string) {
+	t.Helper()
+	return orphan(t, func(dir string) error {
+		l, err := newPool()
+		if err != nil {
+			return err
+		}
+		spec := poolKick(t, id, os.Stdout)
+		spec.Workspace.Dir, spec.Workspace.Sink = dir, &artifactSink{}
+		spec.Command = []string{"sh", "-c", "echo made here >made; echo it runs; sleep 600"}
+		_, err = l.Run(context.Background(), spec)
+		return err
+	})
+}
+
 // poolOf makes a namespace with a pool, or uses that of the process that this one is
 // to die for.
 func poolOf(t *testing.T, pods int) *kubetest.Namespace {
 	t.Helper()
-	if os.Getenv("KICK_TEST_POOL_ORPHAN") != "" {
+	if os.Getenv(orphanEnv) != "" {
 		return nil
 	}
 	return poolNamespace(t, pods)

@@ -35,6 +35,15 @@ type engine interface {
 	newBox(ctx context.Context, spec LaunchSpec, mode frame.Mode) (box, error)
 }
 
+// keeper is an engine that may keep what its sandboxes have in common, and what a
+// kick leaves, beside them.
+type keeper interface {
+	// hasBase tells that sandboxes have the base's objects without their being sent.
+	hasBase() bool
+	// forget removes a kick's workspace, if it is kept. Nothing needs it any more.
+	forget(spec LaunchSpec) error
+}
+
 // policyEnforcer is an engine that enforces Egress.Policy.
 type policyEnforcer interface{ enforcesPolicy() }
 
@@ -101,13 +110,30 @@ func (k *kick) run(ctx context.Context) error {
 		if !k.collects() {
 			return specError("command", errors.New("there is none, and no workspace and sink for its artifacts"), "Name one or the other")
 		}
-		return k.collect(ctx, nil)
+		return errors.Join(k.collect(ctx, nil), k.forget())
 	}
 	s, err := k.command(ctx)
-	if !k.collects() || k.res.Started.IsZero() {
-		return err // where nothing has run there is nothing to collect
+	if k.collects() && !k.res.Started.IsZero() { // where nothing has run there is nothing to collect
+		err = errors.Join(err, k.collect(context.WithoutCancel(ctx), s)) // it has a deadline of its own
 	}
-	return errors.Join(err, k.collect(context.WithoutCancel(ctx), s)) // it has a deadline of its own
+	return errors.Join(err, k.forget())
+}
+
+// forget removes what the engine keeps of the kick, when all of it has come back.
+// Otherwise another attempt may have more luck, and Reap removes it when the
+// workspace on this host is gone; as where it cannot be removed now, which is no
+// reason to give up work that is here.
+func (k *kick) forget() error {
+	e, ok := k.engine.(keeper)
+	if !ok || len(k.res.Missing) > 0 {
+		return nil
+	}
+	err := e.forget(k.spec)
+	if err != nil && len(k.res.Artifacts) > 0 {
+		k.res.Detail = cmp.Or(k.res.Detail, err.Error())
+		return nil
+	}
+	return err
 }
 
 // collects reports whether there are artifacts to make, and a place for them.
@@ -134,8 +160,11 @@ func (k *kick) command(ctx context.Context) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	res := k.res
-	s := &session{spec: k.spec, limits: k.limits, mode: mode, box: b, sink: sink, event: event, pauses: k.engine.together(), sends: k.engine.sends() && k.spec.Workspace.Dir != "",
+	res, spec := k.res, k.spec
+	if e, ok := k.engine.(keeper); ok && e.hasBase() {
+		spec.Workspace.Objects = ""
+	}
+	s := &session{spec: spec, limits: k.limits, mode: mode, box: b, sink: sink, event: event, pauses: k.engine.together(), sends: k.engine.sends() && k.spec.Workspace.Dir != "",
 		out: newOutput(k.spec.Stdout, k.spec.Stderr, k.limits.Output)}
 	err = s.run(ctx)
 	b.describe(res)

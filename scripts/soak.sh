@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Long repetitions, outside CI: every fuzz target for ten minutes, the launcher
-# contract and the crash tests ten times, all tests on Kubernetes ten times, on
-# Podman twenty times with every agent once, a thousand fast ends and fifty kills,
-# the whole planted corpus once.
+# contract and the crash tests ten times, all tests on Kubernetes ten times (the
+# contract by stream, on a claim and from a pool), on Podman twenty times with every
+# agent once, a thousand fast ends and fifty kills, the whole planted corpus once.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh

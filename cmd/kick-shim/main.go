@@ -16,7 +16,8 @@
 // itself as "init" too. In a pod, whose host is far away, it starts as "wait", does
 // the same and becomes "serve", which is "init" for a host that comes over
 // connections; each of them is a process of its own, "line". In a gateway's sandbox it
-// is a command, "guest", which leaves such a server behind.
+// is a command, "guest", which leaves such a server behind. Beside an agent's
+// container it prepares the pod, "install", and removes a workspace, "clear".
 package main
 
 import (
@@ -60,6 +61,8 @@ func main() {
 		err = checkpoint()
 	case "install":
 		err = install()
+	case "clear":
+		err = clearWork()
 	default:
 		fmt.Fprintf(os.Stderr, "kick-shim: unknown role %q: kick starts this program, it is of no use by hand\n", role)
 		os.Exit(2)

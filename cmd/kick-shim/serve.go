@@ -217,26 +217,3 @@ func line() error {
 	os.Exit(0) // not by returning: there is no host to tell of a problem
 	return nil
 }
-
-// install copies this program to where the next container starts it from, for
-// images that do not have it, and makes the directory of the workspace, which then
-// belongs to the pod's user: git works in none of root's.
-func install() error {
-	if len(os.Args) != 4 {
-		return errors.New("install takes two arguments, the file and the directory to make")
-	}
-	if err := os.Mkdir(os.Args[3], 0o755); err != nil {
-		return err
-	}
-	in, err := os.Open("/proc/self/exe")
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	out, err := os.OpenFile(os.Args[2], os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o555)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(out, in)
-	return errors.Join(err, out.Close())
-}

@@ -56,8 +56,9 @@ app.kubernetes.io/name=kick-gateway in the gateway's namespace.`,
 	f.StringVar(&o.Account, "account", o.Account, "`name` of kick's service account")
 	f.StringArrayVar(&o.tiers, "tier", nil, "quota of a priority, as NAME=PODS[,CPU[,MEMORY]] with NAME high, normal, low, or none for sandboxes without a class; may be repeated (default 4, 16, 16 and 16 pods)")
 	f.StringVar(&o.Image, "image", "", "`image` that every node is to hold")
+	f.BoolVar(&o.Claim, "claim", false, "let kick's account look at claims, for workspaces on one; an --agent whose kubernetes block has a claim needs no flag")
 	f.IntVar(&o.Pool, "pool", 0, "`number` of pods that stand by for kicks, from which kick's account may claim; needs --agent")
-	f.StringVar(&o.agent, "agent", "", "agent's `name` in kick.yaml, for whose kicks the pool is: its image, limits and kubernetes block")
+	f.StringVar(&o.agent, "agent", "", "agent's `name` in kick.yaml, for whose kicks the pool and the rights are: its image, limits and kubernetes block")
 	f.StringVar(&o.config, "config", "", "kick.yaml `file` (default: found from here upward)")
 	f.StringSliceVar(&o.PullSecrets, "pull-secret", nil, "`name` of a secret for pulling it, in the sandboxes' namespace; may be repeated")
 	return c
@@ -115,6 +116,7 @@ func (o *kubernetesOptions) forAgent() error {
 	}
 	o.Image, o.Limits = r.Image.Value, r.Limits()
 	o.Standby.KubernetesChoice = r.Kubernetes.Value
+	o.Claim = o.Claim || r.Kubernetes.Value.Claim != ""
 	o.PullSecrets = append(o.PullSecrets, r.Kubernetes.Value.PullSecrets...)
 	return nil
 }

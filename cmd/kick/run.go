@@ -125,6 +125,7 @@ func addKubernetesFlags(c *cobra.Command, k *sandbox.KubernetesChoice) {
 	f.StringVar(&k.Namespace, "namespace", "", "`namespace` that the Jobs are made in (default: the context's)")
 	f.StringVar(&k.Gateway, "gateway", "", "`address` and ports at which pods reach this kick's egress gateway, as 10.1.2.3:8377-8392: it has the first that is free")
 	f.StringVar(&k.ShimImage, "shim-image", "", "`image` with kick's shim, for agents' images that lack it")
+	f.StringVar(&k.Claim, "claim", "", "PersistentVolumeClaim in which workspaces are, by `name` (default: they go with their pods)")
 }
 
 // addGitHubFlags adds the flags that say how GitHub is reached.

@@ -52,6 +52,11 @@ func TestParseRefuses(t *testing.T) {
 		{"another container's network", "agent_sandbox: {podman_network: 'container:db'}", []string{`1:33: agent_sandbox.podman_network: "container:db" is another container's network`}},
 		{"other OCI runtime", "agent_sandbox: {podman_oci_runtime: lxc}", []string{`1:37: agent_sandbox.podman_oci_runtime: is "lxc"; use one of crun, runc, runsc, krun, kata`}},
 		{"a program's digest that is none", "agent_sandbox: {openshell: {binaries: ['/usr/bin/git@sha256:12']}}", []string{`1:40: agent_sandbox.openshell.binaries[0]: "/usr/bin/git@sha256:12" has no SHA-256 after its @; write PATH@sha256:`}},
+		{"a claim and a pool", "agent_sandbox: {kubernetes: {claim: work, pool: agents}}", []string{`1:29: agent_sandbox.kubernetes: has both claim and pool; remove one of the two`}},
+		{"a path and no claim", "agent_sandbox: {kubernetes: {claim_path: x}}", []string{`1:29: agent_sandbox.kubernetes: has a claim_path and no claim; add claim`}},
+		{"a way out of a claim", "agent_sandbox: {kubernetes: {claim: work, claim_path: a/../..}}", []string{`1:55: agent_sandbox.kubernetes.claim_path: "a/../.." is no path in a claim; write one relative to its root`}},
+		{"an absolute path in a claim", "agent_sandbox: {kubernetes: {claim: work, claim_path: /a}}", []string{`1:55: agent_sandbox.kubernetes.claim_path: "/a" is no path in a claim`}},
+		{"a claim with a slash", "agent_sandbox: {kubernetes: {claim: a/b}}", []string{`1:37: agent_sandbox.kubernetes.claim: "a/b" cannot be the name of an object`}},
 		{"no affinity", "agent_sandbox: {kubernetes: {affinity: {nodeAfinity: {}}}}", []string{`1:40: agent_sandbox.kubernetes.affinity: is no affinity of a pod: unknown field "nodeAfinity"; write it as in a pod`}},
 		{"an affinity's weight as text", "agent_sandbox: {kubernetes: {affinity: {podAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: many}]}}}}", []string{`1:40: agent_sandbox.kubernetes.affinity: is no affinity of a pod: cannot unmarshal string`}},
 		{"a credential in an affinity", "agent_sandbox: {kubernetes: {affinity: {nodeAffinity: {x: ghp_" + strings.Repeat("a1B2", 9) + "}}}}", []string{`1:40: agent_sandbox.kubernetes.affinity: is no affinity of a pod: unknown field "x"`, `1:59: agent_sandbox.kubernetes.affinity.nodeAffinity.x: looks like a GitHub token`}},
@@ -193,6 +198,7 @@ agent_sandbox:
     host_users: true
     canaries: ["192.0.2.1:443"]
 `,
+	"a claim":  "agent_sandbox: {kubernetes: {claim: kick-work, claim_path: team_1/kick, shim_image: x}}",
 	"alias":    "agents:\n  a: {sandbox: &s {enabled: true}}\n  b: {sandbox: *s}\n",
 	"no image": "agents: {a: {sandbox: {enabled: true, limits: {memory: 16MiB}}}}",
 }

@@ -31,6 +31,10 @@ var kubernetesFields = []field[sandbox.KubernetesChoice]{
 		object{"type": "string"}, kubeText(func(c *sandbox.KubernetesChoice) *string { return &c.Gateway }, readGateway)},
 	{"shim_image", "An image with kick's shim at /kick-shim, which an init container puts into the pod. Default: the agent's image has it at /usr/libexec/kick/kick-shim.",
 		object{"type": "string"}, kubeText(func(c *sandbox.KubernetesChoice) *string { return &c.ShimImage }, readWord)},
+	{"claim", "A PersistentVolumeClaim of the namespace in which each kick has a directory for its workspace, so that its work outlives its pod and the base is sent once. It needs shim_image, and no pool. Default: a workspace goes with its pod.",
+		kubeNameSchema, kubeText(func(c *sandbox.KubernetesChoice) *string { return &c.Claim }, readKubeName)},
+	{"claim_path", "The directory of the claim in which kick has its own. Default: the claim's root.",
+		object{"type": "string", "pattern": sandbox.ClaimPathForm}, kubeText(func(c *sandbox.KubernetesChoice) *string { return &c.ClaimPath }, readClaimPath)},
 	{"service_account", "The pod's account, whose token it does not get. Default: default.",
 		kubeNameSchema, kubeText(func(c *sandbox.KubernetesChoice) *string { return &c.ServiceAccount }, readKubeName)},
 	{"node_selector", "Labels that the pod's node must have.",
@@ -166,6 +170,17 @@ func readKubeName(d *decoder, p place) (string, bool) {
 	return v, ok
 }
 
+var claimPath = lazyregexp.New(sandbox.ClaimPathForm)
+
+func readClaimPath(d *decoder, p place) (string, bool) {
+	v, ok := readWord(d, p)
+	if ok && !claimPath.MatchString(v) {
+		d.problem(p, shown(v)+" is no path in a claim", "write one relative to its root, of names that begin with a letter, a digit, - or _")
+		return "", false
+	}
+	return v, ok
+}
+
 func readHostPort(d *decoder, p place) (string, bool) {
 	v, ok := readWord(d, p)
 	if !ok {
@@ -207,6 +222,12 @@ func readLabels(d *decoder, p place) map[string]string {
 func decodeKubernetes(d *decoder, p place, b *sandboxBlock) {
 	v := Value[sandbox.KubernetesChoice]{Source: d.source(p)}
 	decodeMapping(d, p, &v.Value, kubernetesFields)
+	switch c := v.Value; {
+	case c.Claim != "" && c.Pool != "":
+		d.problem(p, "has both claim and pool", "remove one of the two: a pod that stands by was made before its kick has a directory in the claim")
+	case c.Claim == "" && c.ClaimPath != "":
+		d.problem(p, "has a claim_path and no claim", "add claim, or remove claim_path")
+	}
 	b.kubernetes = &v
 }
 

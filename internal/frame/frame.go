@@ -175,6 +175,27 @@ type Wait struct {
 // NoServer is the exit code of a connection that found no shim to connect with.
 const NoServer = 69
 
+// Install is what the shim is told on its command line where it prepares a pod: it
+// copies itself to the file Shim, and makes the directory Work, or, if that is Kept,
+// finds it there and ends with the code NoWork otherwise.
+type Install struct {
+	Shim string `json:"shim"`
+	Work string `json:"work"`
+	Kept bool   `json:"kept,omitempty"`
+	// Base is a directory for objects of the base, and Objects the digest of a list of
+	// those that have to be there. If they are not, the host connects in at most
+	// WaitMS milliseconds, sends the list, as frames Files with one JSON object of names
+	// and sizes and one of another kind, gets the names of what lacks as Data and End,
+	// and sends these as Files and Whole; Goodbye tells that they are there.
+	Base    string `json:"base,omitempty"`
+	Objects string `json:"objects,omitempty"`
+	WaitMS  int64  `json:"waitMS,omitempty"`
+}
+
+// NoWork is the code with which the shim ends where the workspace that it is to find
+// is not there.
+const NoWork = 3
+
 // ExitStatus is the end of the command.
 type ExitStatus struct {
 	Code    int    `json:"code"`             // -1 if it was killed by a signal or never ran

@@ -263,30 +263,39 @@ users: [{name: kick, user: {token: %s}}]
 func (n *Namespace) Claim(t testing.TB, mode string) (name, dir string) {
 	t.Helper()
 	name = "claim-" + kickid.New()
-	dir = filepath.Join(n.Dir, "volumes", name)
+	dir = n.Volume(t, n.Name, name, mode)
+	n.Apply(t, fmt.Sprintf(`apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: %s, namespace: %s}
+spec: {accessModes: [%s], resources: {requests: {storage: 1Gi}}, storageClassName: ""}
+`, name, n.Name, mode))
+	n.Kubectl(t, "wait", "--for=jsonpath={.status.phase}=Bound", "--timeout=60s", "--namespace", n.Name, "persistentvolumeclaim/"+name)
+	return name, dir
+}
+
+// Volume makes a directory of the node and a volume of it for a claim that is yet to
+// be made, as a provisioner would. It is gone after the test, and the directory with
+// the cluster.
+func (c *Cluster) Volume(t testing.TB, namespace, claim, mode string) (dir string) {
+	t.Helper()
+	name := "volume-" + kickid.New()
+	dir = filepath.Join(c.Dir, "volumes", name)
 	if err := os.Mkdir(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Chmod(dir, 0o777); err != nil { // whatever the umask
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { n.Kubectl(t, "delete", "persistentvolume", name, "--wait=false") })
-	n.Apply(t, fmt.Sprintf(`apiVersion: v1
+	t.Cleanup(func() { c.Kubectl(t, "delete", "persistentvolume", name, "--wait=false") })
+	c.Apply(t, fmt.Sprintf(`apiVersion: v1
 kind: PersistentVolume
-metadata: {name: %[1]s}
+metadata: {name: %s}
 spec:
   capacity: {storage: 1Gi}
-  accessModes: [%[2]s]
-  storageClassName: kick-test
-  claimRef: {namespace: %[3]s, name: %[1]s}
-  local: {path: %[4]s}
-  nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [%[5]s]}]}]}}
----
-apiVersion: v1
-kind: PersistentVolumeClaim
-metadata: {name: %[1]s, namespace: %[3]s}
-spec: {accessModes: [%[2]s], resources: {requests: {storage: 1Gi}}, storageClassName: kick-test, volumeName: %[1]s}
-`, name, mode, n.Name, dir, n.Node))
-	n.Kubectl(t, "wait", "--for=jsonpath={.status.phase}=Bound", "--timeout=60s", "--namespace", n.Name, "persistentvolumeclaim/"+name)
-	return name, dir
+  accessModes: [%s]
+  claimRef: {namespace: %s, name: %s}
+  local: {path: %s}
+  nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [%s]}]}]}}
+`, name, mode, namespace, claim, dir, c.Node))
+	return dir
 }

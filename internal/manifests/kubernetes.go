@@ -42,6 +42,9 @@ type Kubernetes struct {
 	// need them.
 	Image       string
 	PullSecrets []string // in the sandboxes' namespace, for Image
+	// Claim gives kick's account what it needs for workspaces on a claim. The claim
+	// itself is the administrator's.
+	Claim bool
 	// Pool is how many pods of Image are to stand by for kicks. 0: there is no pool,
 	// and kick's account has no right to claim from one.
 	Pool int
@@ -180,6 +183,9 @@ func (k Kubernetes) YAML() ([]byte, error) {
 	rules := slices.Clone(sandbox.KubernetesRules)
 	if k.Pool > 0 {
 		rules = append(rules, sandbox.KubernetesPoolRules...)
+	}
+	if k.Claim {
+		rules = append(rules, sandbox.KubernetesClaimRules...)
 	}
 	pool, err := k.pool()
 	if err != nil {

@@ -72,6 +72,9 @@ func TestKubernetesRights(t *testing.T) {
 	t.Parallel()
 	checkRights(t, outside(), sandbox.KubernetesRules)
 	checkRights(t, withPool(), slices.Concat(sandbox.KubernetesRules, sandbox.KubernetesPoolRules))
+	claim := Default()
+	claim.Claim = true
+	checkRights(t, claim, slices.Concat(sandbox.KubernetesRules, sandbox.KubernetesClaimRules))
 }
 
 func checkRights(t *testing.T, k Kubernetes, rules []sandbox.KubernetesRule) {

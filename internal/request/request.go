@@ -367,6 +367,7 @@ func kubernetes(req *manager.Request, o Options) error {
 	}{
 		{"kubeconfig", &k.Kubeconfig, o.Kubernetes.Kubeconfig}, {"context", &k.Context, o.Kubernetes.Context}, {"namespace", &k.Namespace, o.Kubernetes.Namespace},
 		{"gateway", &k.Gateway, o.Kubernetes.Gateway}, {"shim-image", &k.ShimImage, o.Kubernetes.ShimImage},
+		{"claim", &k.Claim, o.Kubernetes.Claim},
 	} {
 		if f.v == "" {
 			continue
