@@ -93,7 +93,7 @@ skip-checks: true'`},
 	{name: "old tree again as workflows", want: manager.Refused, script: `t=$(git rev-parse HEAD:docs); git rm -qr --cached .github; git read-tree --prefix=.github/workflows "$t"; git commit -qm sneaky`},
 
 	// Ends other than the agent's own.
-	{name: "fork bomb", few: true, want: manager.AgentFailed, empty: true, script: `f() { f | f & }; f 2>/dev/null; sleep 2; exit 7`},
+	{name: "fork bomb", few: true, want: manager.AgentFailed, empty: true, script: `(while :; do sleep 60 & done) 2>/dev/null; exit 7`},
 	{name: "100 MB of output", few: true, want: manager.Published, note: "the agent wrote 100000000 bytes; the transcript holds the beginning and the end", script: `head -c 100000000 /dev/zero | tr '\0' x; echo o >o; git add o; git commit -qm o`},
 	{name: "too late", want: manager.TimedOut, flags: []string{"--timeout", "3s"}, script: `echo k >k; git add k; git commit -qm k; trap '' TERM; sleep 100; echo l >l; git add l; git commit -qm l`},
 	{name: "repository destroyed", want: manager.AgentFailed, script: `rm -rf .git; echo x >x`},
