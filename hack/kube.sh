@@ -236,15 +236,18 @@ make_pki() {
     umask 077
     cd "$dir/pki"
     key() { openssl ecparam -name prime256v1 -genkey -noout -out "$1.key" 2>/dev/null; }
-    key ca
-    openssl req -x509 -new -key ca.key -subj /CN=kick-kube -days 30 -out ca.crt -addext keyUsage=critical,keyCertSign,digitalSignature
+    for ca in ca front-proxy-ca; do
+      key "$ca"
+      openssl req -x509 -new -key "$ca.key" -subj "/CN=kick-kube-$ca" -days 30 -out "$ca.crt" -addext keyUsage=critical,keyCertSign,digitalSignature
+    done
     key accounts # signs the tokens of service accounts
-    # leaf NAME SUBJECT [SUBJECTALTNAME]
+    # leaf NAME SUBJECT [SUBJECTALTNAME [AUTHORITY]]
     leaf() {
+      local ca=${4:-ca}
       key "$1"
       openssl req -new -key "$1.key" -subj "$2" -out "$1.csr"
-      openssl x509 -req -in "$1.csr" -CA ca.crt -CAkey ca.key -CAcreateserial -days 30 -out "$1.crt" 2>/dev/null \
-        -extfile <(echo 'keyUsage=critical,digitalSignature'; echo 'extendedKeyUsage=serverAuth,clientAuth'; [ $# -lt 3 ] || echo "subjectAltName=$3")
+      openssl x509 -req -in "$1.csr" -CA "$ca.crt" -CAkey "$ca.key" -CAcreateserial -days 30 -out "$1.crt" 2>/dev/null \
+        -extfile <(echo 'keyUsage=critical,digitalSignature'; echo 'extendedKeyUsage=serverAuth,clientAuth'; [ -z "${3:-}" ] || echo "subjectAltName=$3")
     }
     leaf apiserver /CN=kube-apiserver "DNS:kubernetes.default.svc,IP:$node,IP:127.0.0.1,IP:${services%.0/24}.1"
     leaf apiserver-kubelet /O=system:masters/CN=kube-apiserver-kubelet-client
@@ -252,6 +255,8 @@ make_pki() {
     leaf controller-manager /CN=system:kube-controller-manager
     leaf scheduler /CN=system:kube-scheduler
     leaf kubelet /O=system:nodes/CN=system:node:kick-node "IP:$node"
+    # As whom the API server passes requests on to servers of further APIs.
+    leaf front-proxy /CN=front-proxy-client '' front-proxy-ca
   )
   for who in admin controller-manager scheduler kubelet; do
     cat >"$dir/$who.kubeconfig" <<END
@@ -289,6 +294,8 @@ make_programs() {
     --kubelet-certificate-authority="$pki/ca.crt" --kubelet-preferred-address-types=InternalIP \
     --service-account-issuer=https://kubernetes.default.svc --service-account-key-file="$pki/accounts.key" \
     --service-account-signing-key-file="$pki/accounts.key" --service-cluster-ip-range="$services" \
+    --proxy-client-cert-file="$pki/front-proxy.crt" --proxy-client-key-file="$pki/front-proxy.key" --requestheader-client-ca-file="$pki/front-proxy-ca.crt" \
+    --requestheader-allowed-names=front-proxy-client --requestheader-username-headers=X-Remote-User --requestheader-group-headers=X-Remote-Group --requestheader-extra-headers-prefix=X-Remote-Extra- \
     --authorization-mode=Node,RBAC --enable-admission-plugins=NodeRestriction --allow-privileged --anonymous-auth=false --profiling=false
 
   # A claim that finds no volume at first would be tried again after 15 s.

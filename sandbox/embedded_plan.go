@@ -101,6 +101,7 @@ func freshUID(id, uidMap string) (int, error) {
 func (p *plan) layout() error {
 	s := p.spec
 	p.root = rootSpec{
+		system:      thisHost{},
 		hostname:    s.ID,
 		programDirs: s.ProgramDirs,
 		workspace:   s.Workspace.Dir,

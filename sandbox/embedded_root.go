@@ -6,6 +6,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -76,12 +77,14 @@ var devices = []string{"null", "zero", "full", "random", "urandom", "tty"}
 
 // rootSpec is what the root of one sandbox is made of.
 type rootSpec struct {
+	system        system
 	hostname      string
 	programDirs   []string
 	workspace     string // host path; empty: a tmpfs
 	mountPath     string
 	readOnly      bool // the workspace is
 	baseObjects   string
+	baseDir       string // for base objects that are sent; empty: none are
 	egressDir     string
 	tmpSize       int64 // bytes of /tmp, of the home and of a workspace in memory, each
 	landlockRules []frame.LandlockRule
@@ -96,7 +99,45 @@ func (r *rootSpec) allow(access frame.LandlockAccess, paths ...string) {
 	}
 }
 
-// build fills in the entries and the Landlock rules. It reads the host's
+// system is whose programs a sandbox has: this host, or a virtual machine.
+type system interface {
+	// find returns what matches a pattern.
+	find(pattern string) ([]frame.Found, error)
+	// tokens are the files below some directories that hold credentials.
+	tokens(bound []string) []cover
+}
+
+// thisHost is the system that kick runs on.
+type thisHost struct{}
+
+func (thisHost) tokens(bound []string) []cover { return tokenFiles(bound) }
+
+func (thisHost) find(pattern string) ([]frame.Found, error) {
+	paths, err := filepath.Glob(pattern)
+	if err != nil {
+		return nil, err
+	}
+	var found []frame.Found
+	for _, p := range paths {
+		fi, err := os.Lstat(p)
+		if err != nil {
+			continue
+		}
+		f := frame.Found{Path: p, Dir: fi.IsDir()}
+		if fi.Mode()&os.ModeSymlink != 0 {
+			if f.Link, err = os.Readlink(p); err != nil {
+				return nil, err
+			}
+		}
+		found = append(found, f)
+	}
+	return found, nil
+}
+
+// systemPatterns are all that build looks for.
+func systemPatterns() []string { return slices.Concat(baseDirs, hostConfig, hiddenProc, fixedProc) }
+
+// build fills in the entries and the Landlock rules. It reads the system's
 // directories to see what exists, and changes nothing.
 func (r *rootSpec) build() error {
 	r.allow(frame.AccessList, "/")
@@ -115,7 +156,9 @@ func (r *rootSpec) build() error {
 		return err
 	}
 	r.addDevices()
-	r.addProc()
+	if err := r.addProc(); err != nil {
+		return err
+	}
 	r.addWorkspace()
 	return nil
 }
@@ -123,19 +166,17 @@ func (r *rootSpec) build() error {
 func (r *rootSpec) addPrograms() error {
 	var bound []string
 	for _, d := range baseDirs {
-		fi, err := os.Lstat(d)
-		switch {
-		case err != nil:
-			continue
-		case fi.Mode()&os.ModeSymlink != 0:
-			to, err := os.Readlink(d)
-			if err != nil {
-				return err
-			}
-			r.add(frame.Entry{Kind: frame.SymlinkEntry, Path: d, Content: to})
-			continue
+		found, err := r.system.find(d)
+		if err != nil {
+			return err
 		}
-		bound = append(bound, d)
+		for _, f := range found {
+			if f.Link != "" {
+				r.add(frame.Entry{Kind: frame.SymlinkEntry, Path: d, Content: f.Link})
+				continue
+			}
+			bound = append(bound, d)
+		}
 	}
 	for _, d := range r.programDirs {
 		if !within(d, bound) {
@@ -146,7 +187,7 @@ func (r *rootSpec) addPrograms() error {
 		r.add(frame.Entry{Kind: frame.BindEntry, Path: d, Source: d, Recursive: true, ReadOnly: true, NoSuid: true, NoDev: true})
 	}
 	r.allow(frame.AccessRead, bound...)
-	for _, c := range tokenFiles(bound) {
+	for _, c := range r.system.tokens(bound) {
 		r.cover(c.path, c.dir)
 	}
 	return nil
@@ -168,24 +209,16 @@ func (r *rootSpec) addConfig() error {
 	r.add(frame.Entry{Kind: frame.SymlinkEntry, Path: "/etc/mtab", Content: "/proc/self/mounts"})
 	r.allow(frame.AccessRead, "/etc")
 	for _, pattern := range hostConfig {
-		found, err := filepath.Glob(pattern)
+		found, err := r.system.find(pattern)
 		if err != nil {
 			return err
 		}
-		for _, p := range found {
-			fi, err := os.Lstat(p)
-			if err != nil {
+		for _, f := range found {
+			if f.Link != "" {
+				r.add(frame.Entry{Kind: frame.SymlinkEntry, Path: f.Path, Content: f.Link})
 				continue
 			}
-			if fi.Mode()&os.ModeSymlink != 0 {
-				to, err := os.Readlink(p)
-				if err != nil {
-					return err
-				}
-				r.add(frame.Entry{Kind: frame.SymlinkEntry, Path: p, Content: to})
-				continue
-			}
-			r.add(frame.Entry{Kind: frame.BindEntry, Path: p, Source: p, File: !fi.IsDir(), Recursive: fi.IsDir(),
+			r.add(frame.Entry{Kind: frame.BindEntry, Path: f.Path, Source: f.Path, File: !f.Dir, Recursive: f.Dir,
 				ReadOnly: true, NoSuid: true, NoDev: true, NoExec: true})
 		}
 	}
@@ -210,19 +243,28 @@ func (r *rootSpec) tmpfs(mode uint32) string {
 	return fmt.Sprintf("mode=%04o,size=%d,nr_inodes=%d", mode, r.tmpSize, 1<<20)
 }
 
-func (r *rootSpec) addProc() {
+func (r *rootSpec) addProc() error {
 	r.add(frame.Entry{Kind: frame.ProcEntry, Path: "/proc", NoSuid: true, NoDev: true, NoExec: true})
 	for _, p := range hiddenProc {
-		if fi, err := os.Lstat(p); err == nil {
-			r.cover(p, fi.IsDir())
+		found, err := r.system.find(p)
+		if err != nil {
+			return err
+		}
+		for _, f := range found {
+			r.cover(p, f.Dir)
 		}
 	}
 	for _, p := range fixedProc {
-		if _, err := os.Lstat(p); err == nil {
+		found, err := r.system.find(p)
+		if err != nil {
+			return err
+		}
+		for range found {
 			r.add(frame.Entry{Kind: frame.BindEntry, Path: p, Inside: p, ReadOnly: true, NoSuid: true, NoDev: true, NoExec: true})
 		}
 	}
 	r.allow(frame.AccessDevices, "/proc")
+	return nil
 }
 
 // addWorkspace adds what is the kick's own.
@@ -241,6 +283,11 @@ func (r *rootSpec) addWorkspace() {
 	if r.baseObjects != "" {
 		r.add(frame.Entry{Kind: frame.BindEntry, Path: BaseObjectsPath, Source: r.baseObjects, ReadOnly: true, NoSuid: true, NoDev: true, NoExec: true})
 		r.allow(frame.AccessRead, BaseObjectsPath)
+	}
+	if r.baseDir != "" {
+		p := path.Dir(BaseObjectsPath)
+		r.add(frame.Entry{Kind: frame.BindEntry, Path: p, Source: r.baseDir, NoSuid: true, NoDev: true, NoExec: true})
+		r.allow(frame.AccessWrite, p)
 	}
 	if r.egressDir != "" {
 		p := path.Dir(EgressSocketPath)

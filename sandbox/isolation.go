@@ -74,6 +74,7 @@ type subject struct {
 	witness   bool // a file that only Landlock denies
 	readiness frame.Readiness
 	shown     map[string]string // files that the shim has read, where the host cannot; else nil
+	outside   map[string]string // the same of what the sandbox is in, if that is not this host
 }
 
 // prover collects properties.
@@ -126,6 +127,18 @@ func (p *prover) read(name string) (string, string) {
 	return string(b), ""
 }
 
+// link is where a symbolic link leads.
+func (p *prover) link(name string) (string, string) {
+	if p.s.shown != nil {
+		return p.shownFile(name)
+	}
+	to, err := os.Readlink(path.Join(p.s.proc, name))
+	if err != nil {
+		return "", err.Error()
+	}
+	return to, ""
+}
+
 func (p *prover) namespaces() {
 	for _, ns := range namespaces {
 		p.namespace(ns.link, ns.property)
@@ -135,12 +148,17 @@ func (p *prover) namespaces() {
 // namespace wants a namespace that is not this process's.
 func (p *prover) namespace(name, property string) {
 	link := "ns/" + name
-	theirs, err := os.Readlink(path.Join(p.s.proc, link))
-	ours, err2 := os.Readlink("/proc/self/" + link)
-	problem := ""
+	theirs, problem := p.link(link)
+	ours, err := os.Readlink("/proc/self/" + link)
+	if p.s.outside != nil {
+		ours, err = p.s.outside["/proc/self/"+link], nil
+	}
 	switch {
-	case errors.Join(err, err2) != nil:
-		problem = errors.Join(err, err2).Error()
+	case problem != "":
+	case err != nil:
+		problem = err.Error()
+	case ours == "":
+		problem = link + ": the shim did not show the machine's"
 	case theirs == ours:
 		problem = link + " is the host's: " + ours
 	}
@@ -226,7 +244,7 @@ func (p *prover) mountTable(asDue string, compare func(got, host []mount) []moun
 	names := []string{"mounts", "read-only-mounts", "nosuid-mounts", "nodev-mounts", "noexec-mounts", "proc"}
 	text, problem := p.read("mountinfo")
 	got, err := parseMountinfo(text)
-	host, err2 := hostMounts()
+	host, err2 := p.around()
 	if err := errors.Join(err, err2); err != nil && problem == "" {
 		problem = err.Error()
 	}
@@ -250,6 +268,14 @@ func (p *prover) mountTable(asDue string, compare func(got, host []mount) []moun
 		}
 		p.add(n, strings.Join(list, "; "), fmt.Sprintf("mountinfo: %d mounts, %s", len(got), asDue))
 	}
+}
+
+// around are the mounts of what the sandbox is in.
+func (p *prover) around() ([]mount, error) {
+	if p.s.outside != nil {
+		return parseMountinfo(p.s.outside["/proc/self/mountinfo"])
+	}
+	return hostMounts()
 }
 
 func hostMounts() ([]mount, error) {

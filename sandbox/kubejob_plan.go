@@ -186,14 +186,19 @@ func (p *kubePlan) pod(wait string) corev1.PodSpec {
 	for _, s := range c.PullSecrets {
 		pod.ImagePullSecrets = append(pod.ImagePullSecrets, corev1.LocalObjectReference{Name: s})
 	}
-	for _, t := range c.Tolerations {
+	pod.Tolerations = tolerations(c.Tolerations)
+	return pod
+}
+
+func tolerations(list []Toleration) (made []corev1.Toleration) {
+	for _, t := range list {
 		op := corev1.TolerationOpEqual
 		if t.Value == "" {
 			op = corev1.TolerationOpExists
 		}
-		pod.Tolerations = append(pod.Tolerations, corev1.Toleration{Key: t.Key, Operator: op, Value: t.Value, Effect: corev1.TaintEffect(t.Effect)})
+		made = append(made, corev1.Toleration{Key: t.Key, Operator: op, Value: t.Value, Effect: corev1.TaintEffect(t.Effect)})
 	}
-	return pod
+	return made
 }
 
 // install tells the init container what to prepare.

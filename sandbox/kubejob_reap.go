@@ -41,7 +41,6 @@ func (l *Kubernetes) Rights(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var missing []error
 	rules := slices.Clone(KubernetesRules)
 	if l.config.Claim != "" {
 		rules = append(rules, KubernetesClaimRules...)
@@ -49,10 +48,16 @@ func (l *Kubernetes) Rights(ctx context.Context) error {
 	if l.config.Pool != "" {
 		rules = append(rules, KubernetesPoolRules...)
 	}
+	return l.rights(ctx, l.config.Namespace, rules)
+}
+
+// rights asks for each rule whether it is granted.
+func (c *kubeCluster) rights(ctx context.Context, namespace string, rules []KubernetesRule) error {
+	var missing []error
 	for _, r := range rules {
 		resource, sub := r.split()
 		for _, verb := range r.Verbs {
-			may, err := l.client.May(ctx, l.config.Namespace, verb, r.Group, resource, sub)
+			may, err := c.client.May(ctx, namespace, verb, r.Group, resource, sub)
 			if err != nil {
 				return kubeError("ask for the rights of kick's account", err)
 			}
@@ -62,7 +67,7 @@ func (l *Kubernetes) Rights(ctx context.Context) error {
 		}
 	}
 	if len(missing) > 0 {
-		return &Error{Kind: ErrRuntime, Op: "use namespace " + l.config.Namespace, Err: fmt.Errorf("kick's account may not: %w", errors.Join(missing...)), Remedy: "Give it the Role that `kick manifests kubernetes` prints"}
+		return &Error{Kind: ErrRuntime, Op: "use namespace " + namespace, Err: fmt.Errorf("kick's account may not: %w", errors.Join(missing...)), Remedy: "Give it the Role that `kick manifests kubernetes` prints"}
 	}
 	return nil
 }
@@ -74,6 +79,11 @@ func (l *Kubernetes) Rights(ctx context.Context) error {
 // claim has the work for longer, and goes when the workspace on this host has gone,
 // which is when the work was taken or given up.
 func (l *Kubernetes) Reap(ctx context.Context) ([]string, error) {
+	return l.eachNamespace(func(where KubernetesChoice) ([]string, error) { return l.With(where).reap(ctx) })
+}
+
+// eachNamespace reaps in every namespace that this state has used.
+func (l *Kubernetes) eachNamespace(reap func(KubernetesChoice) ([]string, error)) ([]string, error) {
 	used, err := filepath.Glob(filepath.Join(l.config.Dir, "clusters", "*.json"))
 	if err != nil {
 		return nil, err
@@ -90,7 +100,7 @@ func (l *Kubernetes) Reap(ctx context.Context) ([]string, error) {
 			errs = append(errs, err)
 			continue
 		}
-		names, err := l.With(where).reap(ctx)
+		names, err := reap(where)
 		removed, errs = append(removed, names...), append(errs, err)
 	}
 	names, err := l.reapClaims()
@@ -140,9 +150,14 @@ func (l *Kubernetes) reap(ctx context.Context) ([]string, error) {
 	return names(removed), errors.Join(errs...)
 }
 
-// reapOne removes what a kick has, if that has ended or is past its deadline and the
-// kick does not live. Whether the kick of another place lives, only that knows.
+// reapOne removes what a kick has, if it is to be reaped.
 func (l *Kubernetes) reapOne(ctx context.Context, o kubeObject, here string, ended bool) (removed bool, err error) {
+	return o.reap(here, ended, func() error { return removeObject(ctx, l.client, l.config.Namespace, o) })
+}
+
+// reap removes what a kick has, if that has ended or is past its deadline and the kick
+// does not live. Whether the kick of another place lives, only that knows.
+func (o kubeObject) reap(here string, ended bool, remove func() error) (removed bool, err error) {
 	expired := o.expired()
 	if !expired && (o.owner != here || !ended) {
 		return false, nil
@@ -154,6 +169,6 @@ func (l *Kubernetes) reapOne(ctx context.Context, o kubeObject, here string, end
 	if release != nil {
 		defer release()
 	}
-	err = removeObject(ctx, l.client, l.config.Namespace, o)
+	err = remove()
 	return err == nil, err
 }

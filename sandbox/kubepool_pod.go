@@ -16,6 +16,7 @@ import (
 
 	"github.com/kickhq/kick/internal/frame"
 	"github.com/kickhq/kick/internal/kube"
+	"github.com/kickhq/kick/internal/kubevirtapi"
 )
 
 // KubernetesPoolRules is what a launcher with a pool asks of the API server beside
@@ -193,7 +194,7 @@ func objectOf(r kube.Resource, m *metav1.ObjectMeta) kubeObject {
 
 // String is for messages.
 func (o kubeObject) String() string {
-	return map[kube.Resource]string{kube.Jobs: "Job ", kube.Pods: "pod "}[o.resource] + o.name
+	return map[kube.Resource]string{kube.Jobs: "Job ", kube.Pods: "pod ", kubevirtapi.Instances: "machine "}[o.resource] + o.name
 }
 
 func (o kubeObject) expired() bool {

@@ -42,8 +42,11 @@ func lineKey(dir string) ([]byte, error) {
 }
 
 // keyOfLine is the key of the line to one sandbox, by its runtime's own id of it.
-func keyOfLine(key []byte, id string) []byte {
+func keyOfLine(key []byte, id string) []byte { return deriveKey(key, "line of "+id) }
+
+// deriveKey makes a key of 32 bytes for one purpose out of another.
+func deriveKey(key []byte, purpose string) []byte {
 	m := hmac.New(sha256.New, key)
-	m.Write([]byte("line of " + id))
+	m.Write([]byte(purpose))
 	return m.Sum(nil)
 }

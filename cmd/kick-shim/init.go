@@ -242,7 +242,8 @@ func probe(cfg frame.Config) map[string]string {
 	return probes
 }
 
-// show reads files for the host. Programs are shown by their SHA-256.
+// show reads files for the host, and tells where links lead. Programs are shown by
+// their SHA-256.
 func show(names []string) map[string]string {
 	shown := map[string]string{}
 	for _, name := range names {
@@ -257,6 +258,10 @@ func show(names []string) map[string]string {
 			if path, err := filepath.EvalSymlinks(program); err == nil {
 				shown[name] = path + " " + digestOf(path)
 			}
+			continue
+		}
+		if to, err := os.Readlink(name); err == nil {
+			shown[name] = to
 			continue
 		}
 		f, err := os.Open(name)

@@ -30,6 +30,21 @@ func jail() error {
 	if err := json.Unmarshal(cfg.Jail, &j); err != nil {
 		return fmt.Errorf("read the jail's configuration: %w", err)
 	}
+	if err := shutIn(j); err != nil {
+		return err
+	}
+	env := secondStageEnv()
+	err = unix.Exec("/proc/self/exe", []string{"kick-shim", "init"}, env)
+	return fmt.Errorf("execute the second stage: %w", err)
+}
+
+// secondStageEnv is what of the environment the next stage gets.
+func secondStageEnv() []string {
+	return slices.DeleteFunc(os.Environ(), func(kv string) bool { return slices.Contains(frame.JailEnv, kv) })
+}
+
+// shutIn builds the root around the calling thread, and gives everything else up.
+func shutIn(j frame.Jail) error {
 	if j.Unshare != 0 {
 		if err := unix.Unshare(j.Unshare); err != nil {
 			return failed("cgroup-namespace", "unshare", err)
@@ -44,12 +59,7 @@ func jail() error {
 	if err := loopbackUp(); err != nil {
 		return failed("network-namespace", "bring the loopback interface up", err)
 	}
-	if err := lockDown(j); err != nil {
-		return err
-	}
-	env := slices.DeleteFunc(os.Environ(), func(kv string) bool { return slices.Contains(frame.JailEnv, kv) })
-	err = unix.Exec("/proc/self/exe", []string{"kick-shim", "init"}, env)
-	return fmt.Errorf("execute the second stage: %w", err)
+	return lockDown(j)
 }
 
 // mountPoints are host directories, one of which exists everywhere and can

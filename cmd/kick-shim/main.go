@@ -18,6 +18,8 @@
 // connections; each of them is a process of its own, "line". In a gateway's sandbox it
 // is a command, "guest", which leaves such a server behind. Beside an agent's
 // container it prepares the pod, "install", and removes a workspace, "clear".
+// In a virtual machine kick has it "look" first, and then "enclose" a sandbox that
+// waits as in a pod.
 package main
 
 import (
@@ -59,6 +61,12 @@ func main() {
 		err = line()
 	case "checkpoint":
 		err = checkpoint()
+	case "look":
+		err = look()
+	case "enclose":
+		err = enclose()
+	case "enclosed":
+		err = enclosed()
 	case "install":
 		err = install()
 	case "clear":

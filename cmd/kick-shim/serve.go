@@ -81,15 +81,19 @@ func serveHosts(listens func() error) error {
 	if err := ignoreSignals(); err != nil {
 		return err
 	}
-	if err := unix.CloseRange(3, math.MaxInt32, 0); err != nil {
-		return failed("descriptors", "close inherited descriptors", err)
-	}
 	w, err := waitOf(os.Args)
 	if err != nil {
 		return err
 	}
+	first := uint(3)
+	if w.Inherited {
+		first = frame.ListenerFD + 1
+	}
+	if err := unix.CloseRange(first, math.MaxInt32, 0); err != nil {
+		return failed("descriptors", "close inherited descriptors", err)
+	}
 	alone := time.Duration(w.AloneMS) * time.Millisecond
-	l, err := net.Listen("unix", linePath)
+	l, err := lineListener(w.Wait)
 	if err != nil {
 		return fmt.Errorf("listen for the host: %w", err)
 	}
@@ -115,6 +119,16 @@ func serveHosts(listens func() error) error {
 		s.End()
 		killRest()
 	}
+}
+
+// lineListener is where hosts come.
+func lineListener(w frame.Wait) (net.Listener, error) {
+	if !w.Inherited {
+		return net.Listen("unix", linePath)
+	}
+	f := os.NewFile(frame.ListenerFD, "line")
+	defer f.Close()
+	return net.FileListener(f)
 }
 
 // confinedFor begins to find out whether the pod has no network. A pod that stands
@@ -182,6 +196,9 @@ func isFromOutside(c *net.UnixConn) bool {
 	if err := raw.Control(func(fd uintptr) { cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil || credErr != nil {
 		return false
 	}
+	if cred.Pid == 0 {
+		return true // no process that this namespace has
+	}
 	if os.Getpid() != 1 {
 		return !slices.Contains(descendants(), int(cred.Pid))
 	}
@@ -189,14 +206,19 @@ func isFromOutside(c *net.UnixConn) bool {
 	return err == nil && fromOutside(stat)
 }
 
-// line connects its standard input and output with the server. The engine starts it
-// in the sandbox for the host. It is not of the agent's user's reading before it has
+// line connects its standard input and output with the server, at linePath or where
+// its argument says. The engine starts it in the sandbox for the host. It is not of
+// the agent's user's reading before it has
 // anything to be read; what passes through it later, nobody can forge or use.
 func line() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return err
 	}
-	c, err := net.Dial("unix", linePath)
+	at := linePath
+	if len(os.Args) > 2 {
+		at = os.Args[2]
+	}
+	c, err := net.Dial("unix", at)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "kick-shim: reach the server:", err)
 		os.Exit(frame.NoServer)

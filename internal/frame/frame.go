@@ -101,7 +101,8 @@ type Config struct {
 	// where a runtime would have mounted them.
 	Objects string `json:"objects,omitempty"`
 	// Show are files that the shim reads for the host, which cannot look into the
-	// sandbox, at most MaxShown bytes of each.
+	// sandbox, at most MaxShown bytes of each. Of a symbolic link it is where that
+	// leads.
 	Show []string `json:"show,omitempty"`
 	// Canaries are tried when the sandbox has its kick, where it was made before
 	// that; see Wait.
@@ -170,6 +171,9 @@ type Wait struct {
 	// Standby is for a pod that is made before its kick: the first host may come
 	// whenever it likes, and says in Config.Canaries what cannot be reached.
 	Standby bool `json:"standby,omitempty"`
+	// Inherited tells that what it listens at is its descriptor ListenerFD, since who
+	// comes does so from outside of everything that the sandbox sees.
+	Inherited bool `json:"inherited,omitempty"`
 }
 
 // NoServer is the exit code of a connection that found no shim to connect with.
@@ -195,6 +199,9 @@ type Install struct {
 // NoWork is the code with which the shim ends where the workspace that it is to find
 // is not there.
 const NoWork = 3
+
+// ListenerFD is the descriptor of Wait.Inherited.
+const ListenerFD = 3
 
 // ExitStatus is the end of the command.
 type ExitStatus struct {

@@ -35,6 +35,7 @@ var (
 	Events  = Resource{"", "v1", "events"}
 	Claims  = Resource{"", "v1", "persistentvolumeclaims"}
 	Quotas  = Resource{"", "v1", "resourcequotas"}
+	Secrets = Resource{"", "v1", "secrets"}
 	Reviews = Resource{"authorization.k8s.io", "v1", "selfsubjectaccessreviews"}
 )
 

@@ -1,0 +1,395 @@
+package kubevirttest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kickhq/kick/internal/kube"
+	"github.com/kickhq/kick/internal/kubevirtapi"
+)
+
+// finalizer is what KubeVirt has on every instance until its machine is gone.
+const finalizer = "foregroundDeleteVirtualMachine"
+
+// machine is one instance and its QEMU.
+type machine struct {
+	plane           *KubeVirt
+	namespace, name string
+	uid             string
+	spec            kubevirtapi.InstanceSpec
+
+	delete  sync.Once
+	deleted chan struct{} // closed when the instance is to go
+	ended   chan struct{} // closed when nothing of it is left
+
+	mu    sync.Mutex
+	port  int // of its sshd, on this host; 0: it does not run
+	cmd   *exec.Cmd
+	qmp   net.Conn
+	lines map[io.Closer]bool // that come to it by portforward
+}
+
+// connect notes a connection until the function that it returns is called.
+func (m *machine) connect(c io.Closer) (end func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.lines == nil {
+		m.lines = map[io.Closer]bool{}
+	}
+	m.lines[c] = true
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.lines, c)
+	}
+}
+
+// Cut ends all connections with an instance's machine, as an API server that restarts
+// does, and says how many there were.
+func (k *KubeVirt) Cut(namespace, name string) (n int) {
+	m := k.machine(namespace, name)
+	if m == nil {
+		return 0
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for c := range m.lines {
+		_ = c.Close() // that is the point
+		n++
+	}
+	return n
+}
+
+func (m *machine) over() bool {
+	select {
+	case <-m.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// run is the life of a machine, as KubeVirt's controllers tell of it.
+func (m *machine) run(ctx context.Context) {
+	defer close(m.ended)
+	m.plane.set(m.namespace, m.name, map[string]any{"metadata": map[string]any{"finalizers": []string{finalizer}}})
+	phase := m.live(ctx)
+	if phase != "" && ctx.Err() == nil {
+		m.status(phase, condition(kubevirtapi.Ready, corev1.ConditionFalse, "PodTerminating", "the machine has ended"))
+		select {
+		case <-m.deleted:
+		case <-ctx.Done():
+		}
+	}
+	m.plane.set(m.namespace, m.name, map[string]any{"metadata": map[string]any{"finalizers": nil}})
+}
+
+// live boots the machine and waits for its end. It returns the phase after that;
+// empty if the instance was deleted.
+func (m *machine) live(ctx context.Context) kubevirtapi.Phase {
+	m.status(kubevirtapi.Scheduling, condition(kubevirtapi.Ready, corev1.ConditionFalse, "GuestNotRunning", "Guest VM is not reported as running"))
+	dir := filepath.Join(m.plane.dir, m.uid[:8])
+	defer os.RemoveAll(dir)
+	args, err := m.prepare(ctx, dir)
+	var held *unready
+	switch {
+	case errors.As(err, &held): // for good, as far as this node knows
+		m.status(kubevirtapi.Scheduling, condition(kubevirtapi.Synchronized, corev1.ConditionFalse, held.reason, held.message))
+		<-either(m.deleted, ctx.Done())
+		return ""
+	case err != nil:
+		return "" // deleted meanwhile
+	}
+	m.status(kubevirtapi.Scheduled, condition(kubevirtapi.Ready, corev1.ConditionFalse, "GuestNotRunning", "Guest VM is not reported as running"))
+	exited, err := m.boot(dir, args)
+	if err != nil {
+		m.status(kubevirtapi.Scheduled, condition(kubevirtapi.Synchronized, corev1.ConditionFalse, "Synchronizing with the Domain failed.", err.Error()))
+		<-either(m.deleted, ctx.Done())
+		return ""
+	}
+	m.status(kubevirtapi.Running, condition(kubevirtapi.Ready, corev1.ConditionTrue, "", ""))
+	select {
+	case phase := <-exited:
+		return phase
+	case <-m.deleted:
+	case <-ctx.Done():
+	}
+	m.kill()
+	<-exited
+	return ""
+}
+
+func either(a, b <-chan struct{}) <-chan struct{} {
+	one := make(chan struct{})
+	go func() {
+		defer close(one)
+		select {
+		case <-a:
+		case <-b:
+		}
+	}()
+	return one
+}
+
+// unready is why a machine does not come to its start.
+type unready struct{ reason, message string }
+
+func (u *unready) Error() string { return u.reason + ": " + u.message }
+
+// prepare makes the machine's disks, and returns QEMU's arguments for them.
+func (m *machine) prepare(ctx context.Context, dir string) ([]string, error) {
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, &unready{"Failed", err.Error()}
+	}
+	volumes := map[string]kubevirtapi.Volume{}
+	for _, v := range m.spec.Volumes {
+		volumes[v.Name] = v
+	}
+	var args []string
+	for i, d := range m.spec.Domain.Devices.Disks {
+		file, format := filepath.Join(dir, d.Name), "raw"
+		switch v := volumes[d.Name]; {
+		case v.ContainerDisk != nil && v.ContainerDisk.Image != Image:
+			return nil, &unready{"ErrImagePull", fmt.Sprintf("failed to pull image %q: not found", v.ContainerDisk.Image)}
+		case v.ContainerDisk != nil:
+			format = "qcow2"
+			if err := do("qemu-img", "create", "-q", "-f", format, "-b", filepath.Join(m.plane.image, "disk.qcow2"), "-F", "qcow2", file); err != nil {
+				return nil, &unready{"Failed", err.Error()}
+			}
+		case v.Secret != nil:
+			if err := m.secretDisk(ctx, v.Secret.SecretName, dir, file); err != nil {
+				return nil, err
+			}
+		default:
+			return nil, &unready{"Failed", fmt.Sprintf("disk %s has no volume that this knows", d.Name)}
+		}
+		id := "disk" + strconv.Itoa(i)
+		drive := fmt.Sprintf("file=%s,if=none,id=%s,format=%s", file, id, format)
+		if d.Disk.ReadOnly {
+			drive += ",readonly=on"
+		}
+		device := "virtio-blk-pci,drive=" + id
+		if d.Serial != "" {
+			device += ",serial=" + d.Serial
+		}
+		args = append(args, "-drive", drive, "-device", device)
+	}
+	return args, nil
+}
+
+// secretDisk waits for a Secret, as a kubelet does, and makes a disk of its files, as
+// virt-launcher does.
+func (m *machine) secretDisk(ctx context.Context, name, dir, file string) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		<-either(m.deleted, ctx.Done())
+		cancel()
+	}()
+	for {
+		s, err := kube.Get[corev1.Secret](ctx, m.plane.client, kube.Secrets, m.namespace, name)
+		if err == nil {
+			files := filepath.Join(dir, "files")
+			if err := os.Mkdir(files, 0o700); err != nil {
+				return err
+			}
+			for name, content := range s.Data {
+				if err := os.WriteFile(filepath.Join(files, name), content, 0o600); err != nil {
+					return err
+				}
+			}
+			return do("genisoimage", "-quiet", "-R", "-J", "-V", "cfgdata", "-o", file, files)
+		}
+		if !kube.Pause(ctx, 100*time.Millisecond) {
+			return ctx.Err()
+		}
+	}
+}
+
+func do(program string, args ...string) error {
+	if out, err := exec.Command(program, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", program, err, out)
+	}
+	return nil
+}
+
+// boot starts QEMU. The channel tells how the machine ended.
+//
+// The image's kernel is given to QEMU, which saves the time that a boot loader takes of
+// a software CPU. The network of user mode with restrict lets nothing out and one
+// port in. An NMI is a panic, for tests, and after a panic the machine is reset, which
+// ends QEMU.
+func (m *machine) boot(dir string, disks []string) (<-chan kubevirtapi.Phase, error) {
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	memory := m.spec.Domain.Memory.Guest
+	args := append([]string{
+		"-M", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-nodefaults", "-display", "none", "-no-reboot",
+		"-smp", strconv.Itoa(int(m.spec.Domain.CPU.Cores)), "-m", strconv.FormatInt(memory.Value()>>20, 10),
+		"-kernel", filepath.Join(m.plane.image, "vmlinuz"), "-initrd", filepath.Join(m.plane.image, "initrd"),
+		"-append", "console=ttyS0 quiet panic=-1 oops=panic unknown_nmi_panic",
+		"-serial", "file:" + filepath.Join(dir, "console"), "-qmp", "unix:" + filepath.Join(dir, "qmp") + ",server,nowait",
+		"-netdev", fmt.Sprintf("user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:%d-:22", port), "-device", "virtio-net-pci,netdev=net,romfile=",
+	}, disks...)
+	cmd := exec.Command("qemu-system-x86_64", args...)
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	started, exited := make(chan error), make(chan kubevirtapi.Phase, 1)
+	go func() {
+		// The death signal comes when the thread that has started QEMU ends.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err != nil {
+			return
+		}
+		reasons := m.follow(filepath.Join(dir, "qmp"))
+		err = cmd.Wait()
+		m.mu.Lock()
+		m.port = 0
+		m.mu.Unlock()
+		// The guest's own power-off is an orderly end; everything else is not.
+		if <-reasons == "guest-shutdown" && err == nil {
+			exited <- kubevirtapi.Succeeded
+		} else {
+			exited <- kubevirtapi.Failed
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.cmd, m.port = cmd, port
+	return exited, nil
+}
+
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+// follow tells why the guest has ended, in QEMU's words.
+func (m *machine) follow(socket string) <-chan string {
+	reason := make(chan string, 1)
+	go func() {
+		last := ""
+		defer func() { reason <- last }()
+		var conn net.Conn
+		for range 100 {
+			var err error
+			if conn, err = net.Dial("unix", socket); err == nil {
+				break
+			}
+			time.Sleep(50 * time.Millisecond) // QEMU tells nobody when it listens
+		}
+		if conn == nil {
+			return
+		}
+		defer conn.Close()
+		_, _ = conn.Write([]byte(`{"execute":"qmp_capabilities"}` + "\n")) // reading tells
+		m.mu.Lock()
+		m.qmp = conn
+		m.mu.Unlock()
+		lines := bufio.NewScanner(conn)
+		for lines.Scan() {
+			var e struct {
+				Event string `json:"event"`
+				Data  struct {
+					Reason string `json:"reason"`
+				} `json:"data"`
+			}
+			if json.Unmarshal(lines.Bytes(), &e) == nil && e.Event == "SHUTDOWN" {
+				last = e.Data.Reason
+			}
+		}
+	}()
+	return reason
+}
+
+func (m *machine) kill() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.cmd != nil {
+		_ = m.cmd.Process.Kill() // an error means that it is gone already
+	}
+}
+
+// status tells of the machine what KubeVirt would.
+func (m *machine) status(phase kubevirtapi.Phase, conditions ...map[string]any) {
+	s := map[string]any{"phase": phase, "conditions": conditions, "activePods": map[string]string{m.uid: m.plane.cluster.Node}}
+	if phase == kubevirtapi.Scheduled || phase == kubevirtapi.Running {
+		s["nodeName"] = m.plane.cluster.Node
+	}
+	if phase == kubevirtapi.Running {
+		s["interfaces"] = []map[string]any{{"name": "default", "ipAddress": "10.0.2.15", "mac": "52:54:00:12:34:56"}}
+	}
+	m.plane.set(m.namespace, m.name, map[string]any{"status": s})
+}
+
+func condition(kind string, status corev1.ConditionStatus, reason, message string) map[string]any {
+	return map[string]any{"type": kind, "status": status, "reason": reason, "message": message, "lastProbeTime": nil, "lastTransitionTime": time.Now().UTC().Format(time.RFC3339)}
+}
+
+// Panic makes the kernel of an instance's machine panic, and Kill ends its QEMU, as a
+// node that runs out of memory does.
+func (k *KubeVirt) Panic(t testing.TB, namespace, name string) {
+	t.Helper()
+	m := k.machine(namespace, name)
+	if m == nil {
+		t.Fatalf("there is no machine %s", name)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, err := m.qmp.Write([]byte(`{"execute":"inject-nmi"}` + "\n")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Kill ends the QEMU of an instance's machine.
+func (k *KubeVirt) Kill(t testing.TB, namespace, name string) {
+	t.Helper()
+	m := k.machine(namespace, name)
+	if m == nil {
+		t.Fatalf("there is no machine %s", name)
+	}
+	m.kill()
+}
+
+// Console is what the kernel and the first process of an instance's machine have said.
+func (k *KubeVirt) Console(namespace, name string) string {
+	m := k.machine(namespace, name)
+	if m == nil {
+		return ""
+	}
+	b, err := os.ReadFile(filepath.Join(k.dir, m.uid[:8], "console"))
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
+}

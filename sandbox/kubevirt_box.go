@@ -1,0 +1,498 @@
+package sandbox
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/kickhq/kick/internal/frame"
+	"github.com/kickhq/kick/internal/kube"
+	"github.com/kickhq/kick/internal/kubevirtapi"
+	"github.com/kickhq/kick/internal/resume"
+)
+
+// kubeVirtBox is one machine, from its making to its end, or one that a dead process
+// has left.
+type kubeVirtBox struct {
+	launcher *KubeVirt
+	client   *kube.Client
+	spec     LaunchSpec
+	mode     frame.Mode
+	plan     *kubeVirtPlan
+	adopted  *kubevirtapi.Instance // what a dead process has left, in CollectMode
+
+	eye       *machineEye
+	guest     guest
+	dir       string        // of this kick, in the machine
+	machine   frame.Machine // as the shim has found it
+	enclosure *enclosure
+	line      *resume.Client
+	words     tail // of the programs that connect
+	carried   sync.WaitGroup
+	cancel    context.CancelFunc // of carrying
+
+	mu     sync.Mutex
+	killed bool
+	ending kubeNews // how it ended, if not by the session's will
+	gonech chan struct{}
+}
+
+// start makes the machine, comes into it, and makes the sandbox in it.
+func (b *kubeVirtBox) start(ctx context.Context, dog *watchdog) (_ line, err error) {
+	b.words.max = 4 << 10
+	defer func() {
+		if err != nil && b.eye != nil {
+			err = errors.Join(err, b.eye.remove())
+			b.eye.close()
+		}
+	}()
+	if err := b.make(ctx); err != nil {
+		return line{}, err
+	}
+	uid := b.eye.object.uid
+	b.guest = guest{user: b.launcher.config.User, keys: b.launcher.keysOf(uid), dial: func(ctx context.Context) (net.Conn, error) {
+		return b.client.PortForward(ctx, kubevirtapi.Guests, b.launcher.config.Namespace, b.eye.object.name, machineSSH, kubevirtapi.Protocol)
+	}}
+	conn, err := b.enter(ctx)
+	if err != nil {
+		return line{}, err
+	}
+	if b.adopted == nil {
+		err = b.enclose(ctx, conn)
+	} else {
+		b.dir, err = b.findDir(ctx, conn)
+	}
+	if err != nil {
+		return line{}, errors.Join(err, conn.Close())
+	}
+	lost := make(chan loss, 1)
+	dog.lost = lost
+	b.line = resume.NewClient(keyOfLine(b.launcher.cluster.key, uid), b.adopted == nil)
+	ctx, b.cancel = context.WithCancel(context.Background())
+	b.carried.Go(func() { b.carry(ctx, conn) })
+	b.carried.Go(func() { b.attendEnd(ctx, lost) })
+	return line{to: b.line, from: b.line}, nil
+}
+
+// make makes the instance, and then the Secret that its node waits for, which so
+// belongs to it from the start. An instance of that name is what a dead kick of this
+// id has left, since the id is claimed, or what a call has made that broke off.
+func (b *kubeVirtBox) make(ctx context.Context) error {
+	l := b.launcher
+	follow := func(made *kubevirtapi.Instance) { b.eye = followMachine(b.client, l.config.Namespace, made) }
+	if b.adopted != nil {
+		follow(b.adopted)
+		return nil
+	}
+	owner, err := claimOwner()
+	if err != nil {
+		return err
+	}
+	start := rand.Text()
+	b.plan = newKubeVirtPlan(l.config, b.spec, b.mode, owner, start, time.Now())
+	name := b.plan.instance.Name
+	for {
+		made, err := kube.Create(ctx, b.client, kubevirtapi.Instances, l.config.Namespace, b.plan.instance, false)
+		if apierrors.IsAlreadyExists(err) {
+			old, err := kube.Get[kubevirtapi.Instance](ctx, b.client, kubevirtapi.Instances, l.config.Namespace, name)
+			switch {
+			case apierrors.IsNotFound(err):
+				continue
+			case err != nil:
+				return b.failed(ctx, "look at the machine "+name, err)
+			case old.Annotations[jobStart] == start:
+				made = old
+			default:
+				if err := b.removeOld(old, owner); err != nil {
+					return err
+				}
+				continue
+			}
+		} else if err != nil {
+			return b.failed(ctx, "make the machine "+name, err)
+		}
+		follow(made)
+		break
+	}
+	secret, err := b.plan.secret(b.eye.object.uid, l.keysOf(b.eye.object.uid))
+	if err != nil {
+		return &Error{Kind: ErrRuntime, Op: "make the keys of the machine " + name, Err: err}
+	}
+	if _, err := kube.Create(ctx, b.client, kube.Secrets, l.config.Namespace, secret, false); err != nil && !apierrors.IsAlreadyExists(err) {
+		return b.failed(ctx, "make the Secret of the machine "+name, err)
+	}
+	return nil
+}
+
+func (b *kubeVirtBox) failed(ctx context.Context, op string, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if apierrors.IsNotFound(err) {
+		return &Error{Kind: ErrRuntime, Op: op, Err: err, Remedy: "Is KubeVirt in the cluster (kubectl get crd virtualmachineinstances.kubevirt.io), and is there the namespace?"}
+	}
+	return kubeError(op, err)
+}
+
+// removeOld removes what a dead kick has left.
+func (b *kubeVirtBox) removeOld(old *kubevirtapi.Instance, owner string) error {
+	o := objectOf(kubevirtapi.Instances, &old.ObjectMeta)
+	if o.id != b.spec.ID || o.owner != owner && !o.expired() {
+		return &Error{Kind: ErrRuntime, Op: "start the sandbox of " + b.spec.ID, Err: fmt.Errorf("there is the %v, and it is not this host's", o), Remedy: "Wait for its end, or remove it: kubectl delete vmi " + o.name}
+	}
+	e := followMachine(b.client, b.launcher.config.Namespace, old)
+	defer e.close()
+	return e.remove()
+}
+
+// find finds what a dead kick of this id has left.
+func (b *kubeVirtBox) find(ctx context.Context) error {
+	name := "kick-" + b.spec.ID
+	m, err := kube.Get[kubevirtapi.Instance](ctx, b.client, kubevirtapi.Instances, b.launcher.config.Namespace, name)
+	switch {
+	case apierrors.IsNotFound(err):
+		return &Error{Kind: ErrRuntime, Op: "collect the work of " + name, Err: errMachineGone, Remedy: "What had come back before is kept"}
+	case err != nil:
+		return b.failed(ctx, "look at the machine "+name, err)
+	case m.Labels[labelID] != b.spec.ID:
+		return &Error{Kind: ErrRuntime, Op: "collect the work of " + name, Err: errors.New("the machine of that name is not kick's")}
+	}
+	b.adopted = m
+	b.plan = newKubeVirtPlan(b.launcher.config, b.spec, b.mode, m.Labels[labelOwner], m.Annotations[jobStart], time.Now())
+	return nil
+}
+
+// Pauses between attempts to come into a machine. Nothing tells when its sshd is
+// there.
+const (
+	enterFirst = 200 * time.Millisecond
+	enterMost  = 3 * time.Second
+)
+
+// enter waits until the machine runs and lets kick in.
+func (b *kubeVirtBox) enter(ctx context.Context) (*guestConn, error) {
+	patience := b.launcher.config.Pending
+	if b.adopted != nil {
+		patience = b.launcher.config.Alone
+	}
+	waiting, cancel := context.WithTimeoutCause(ctx, patience, errPending)
+	defer cancel()
+	var last error
+	for pause := enterFirst; ; {
+		n, changed, blind := b.eye.look()
+		fail := func(err error) (*guestConn, error) {
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			why := n.why
+			if w := b.eye.warning(ctx); w != "" {
+				why += "; " + w
+			}
+			if last != nil && n.phase == kubeRunning {
+				why += "; " + last.Error()
+			}
+			remedy := n.remedy
+			if r := machineRemedy(why); n.phase != kubeRunning {
+				remedy = r
+			}
+			return nil, &Error{Kind: ErrRuntime, Op: "start the " + b.eye.object.String(), Err: fmt.Errorf("%w: %s", err, escaped(why)), Remedy: remedy}
+		}
+		switch {
+		case blind != nil:
+			return nil, kubeError("watch the "+b.eye.object.String(), blind)
+		case n.phase == kubeEnded:
+			return fail(errEarlyEnd)
+		case n.phase == kubeRunning:
+			conn, err := b.guest.connect(waiting)
+			if err == nil {
+				return conn, nil
+			}
+			if last = err; b.final(err) {
+				return fail(errNoWayIn)
+			}
+			if kube.Pause(waiting, pause) {
+				pause = min(2*pause, enterMost)
+				continue
+			}
+			return fail(errPending)
+		}
+		select {
+		case <-changed:
+		case <-waiting.Done():
+			return fail(errPending)
+		}
+	}
+}
+
+var (
+	errEarlyEnd = errors.New("it has ended")
+	errNoWayIn  = errors.New("there is no way into it")
+)
+
+// final tells an error that another attempt would not mend.
+func (b *kubeVirtBox) final(err error) bool {
+	_, forbidden := kube.Forbidden(err)
+	return errors.Is(err, errWrongHost) || forbidden && !b.client.Settling()
+}
+
+// enclose puts the shim into the machine and has it make the sandbox.
+func (b *kubeVirtBox) enclose(ctx context.Context, conn *guestConn) (err error) {
+	fail := func(op string, err error, remedy string) error {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return &Error{Kind: ErrRuntime, Op: op, Err: err, Remedy: remedy}
+	}
+	shim, err := b.launcher.config.Shim()
+	if err != nil {
+		return fail("read the shim", err, "")
+	}
+	defer shim.Close()
+	const remedy = "The image's user needs a home directory that can be written, with room, and programs must be allowed there"
+	if _, err := conn.command(ctx, "umask 077 && mkdir "+b.spec.ID+" && cd "+b.spec.ID+" && mkdir workspace base egress && cat >kick-shim && chmod 500 kick-shim", shim); err != nil {
+		return fail("put the shim into the machine", err, remedy)
+	}
+	if b.dir, err = b.findDir(ctx, conn); err != nil {
+		return err
+	}
+	if err := b.sendTrust(ctx, conn); err != nil {
+		return fail("send what programs trust into the machine", err, remedy)
+	}
+	question, err := json.Marshal(frame.Question{Paths: systemPatterns(), Show: machineShown, Canaries: b.launcher.config.Canaries})
+	if err != nil {
+		return err
+	}
+	said, err := conn.command(ctx, b.dir+"/kick-shim look", bytes.NewReader(question))
+	if err == nil {
+		err = json.Unmarshal(said, &b.machine)
+	}
+	if err != nil {
+		return fail("look at the machine", err, "The shim is built for this host's kind of processor: the machine's must be of it")
+	}
+	if b.enclosure, err = b.plan.enclosure(b.machine, b.dir); err != nil {
+		return err
+	}
+	wait, err := json.Marshal(b.enclosure.wait)
+	if err != nil {
+		return err
+	}
+	if _, err := conn.command(ctx, b.dir+"/kick-shim enclose "+b.dir+"/line", bytes.NewReader(wait)); err != nil {
+		return enclosureError(err)
+	}
+	return b.openEgress(ctx, conn)
+}
+
+// enclosureError names the property that the machine's kernel does not give.
+func enclosureError(err error) error {
+	for name := range remedies {
+		if strings.Contains(err.Error(), name+": ") {
+			return &Error{Kind: ErrIsolation, Op: name, Err: err, Remedy: remedies[name]}
+		}
+	}
+	return &Error{Kind: ErrRuntime, Op: "make the sandbox in the machine", Err: err, Remedy: "The machine's kernel must be Linux 5.12 or newer and let ordinary users make user namespaces"}
+}
+
+// findDir is where this kick's files are in the machine.
+func (b *kubeVirtBox) findDir(ctx context.Context, conn *guestConn) (string, error) {
+	said, err := conn.command(ctx, "cd "+b.spec.ID+" && pwd -P", nil)
+	dir := strings.TrimSpace(string(said))
+	if err == nil && (!machineDir.MatchString(dir) || path.Clean(dir) != dir) {
+		err = fmt.Errorf("%q", escaped(dir))
+	}
+	if err != nil {
+		return "", &Error{Kind: ErrRuntime, Op: "find the directory of the kick in the machine", Err: err, Remedy: "The user's home directory must have a plain path, of letters, digits, dots, - and _"}
+	}
+	return dir, nil
+}
+
+// sendTrust sends the certificates that lie beside the gateway's socket, if any do.
+func (b *kubeVirtBox) sendTrust(ctx context.Context, conn *guestConn) error {
+	if b.spec.Egress.Socket == "" {
+		return nil
+	}
+	name := path.Base(EgressTrustPath)
+	trust, err := os.ReadFile(filepath.Join(filepath.Dir(b.spec.Egress.Socket), name))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	_, err = conn.command(ctx, "cat >"+b.dir+"/egress/"+name, bytes.NewReader(trust))
+	return err
+}
+
+// openEgress makes the gateway's socket in the machine, where it is carried to this
+// host's.
+func (b *kubeVirtBox) openEgress(ctx context.Context, conn *guestConn) error {
+	if b.spec.Egress.Socket == "" || b.mode == frame.CollectMode {
+		return nil
+	}
+	socket := b.dir + "/egress/" + path.Base(EgressSocketPath)
+	_, err := conn.command(ctx, "rm -f "+socket, nil) // of a connection that was cut
+	if err == nil {
+		err = conn.forward(socket, b.spec.Egress.Socket)
+	}
+	if err != nil {
+		return &Error{Kind: ErrRuntime, Op: "carry the gateway's socket into the machine", Err: err, Remedy: "The image's sshd must allow it: AllowStreamLocalForwarding remote, and StreamLocalBindUnlink yes"}
+	}
+	return nil
+}
+
+// carry speaks with the shim over the connection that is there, and over new ones
+// while the machine runs. It gives up when a sandbox that nobody has come to has
+// stopped its command.
+func (b *kubeVirtBox) carry(ctx context.Context, conn *guestConn) {
+	pause, since := enterFirst, time.Now()
+	for ctx.Err() == nil {
+		begun := time.Now()
+		err := b.carryOnce(ctx, conn)
+		conn = nil
+		if errors.Is(err, resume.ErrEnded) || ctx.Err() != nil {
+			return
+		}
+		if errors.Is(err, errWasConnected) {
+			since = time.Now()
+		}
+		if time.Since(begun) > guestHello {
+			pause = enterFirst
+		}
+		if alone := time.Since(since); b.final(err) || alone > b.launcher.config.Alone {
+			b.noteEnd(kubeNews{phase: kubeEnded, reason: ReasonLost, why: fmt.Sprintf("the line to the machine is cut for %v: %s", alone.Round(time.Second), escaped(err.Error()))})
+			b.line.End()
+			return
+		}
+		if !kube.Pause(ctx, pause) {
+			return
+		}
+		pause = min(2*pause, enterMost)
+	}
+}
+
+// carryOnce speaks with the shim until the connection breaks, which the error says.
+func (b *kubeVirtBox) carryOnce(ctx context.Context, conn *guestConn) (err error) {
+	if conn == nil {
+		if conn, err = b.guest.connect(ctx); err != nil {
+			return err
+		}
+		if err := b.openEgress(ctx, conn); err != nil {
+			return errors.Join(err, conn.Close())
+		}
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	s, err := conn.stream(b.dir+"/kick-shim line "+b.dir+"/line", &b.words)
+	if err != nil {
+		return err
+	}
+	if err = b.line.Carry(s); !errors.Is(err, resume.ErrGreeting) {
+		err = errors.Join(errWasConnected, err)
+	}
+	return err
+}
+
+// errWasConnected is a line that was there and broke.
+var errWasConnected = errors.New("the line broke")
+
+// attendEnd notes how the machine ends, and ends the line then.
+func (b *kubeVirtBox) attendEnd(ctx context.Context, lost chan<- loss) {
+	defer close(b.gonech)
+	for {
+		n, changed, blind := b.eye.look()
+		if blind != nil {
+			n = kubeNews{phase: kubeEnded, reason: ReasonLost, why: kubeError("watch the machine", blind).Error()}
+		}
+		if n.phase == kubeEnded {
+			b.noteEnd(n)
+			lost <- loss{n.reason, escaped(n.why), "Look at what the cluster says of it, and start the kick again"}
+			b.line.End()
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (b *kubeVirtBox) noteEnd(n kubeNews) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ending.phase != kubeEnded && !b.killed {
+		b.ending = n
+	}
+}
+
+func (b *kubeVirtBox) configs() ([]frame.Config, error) {
+	return []frame.Config{b.plan.shimConfig()}, nil
+}
+
+// kill ends the machine at once: it is deleted.
+func (b *kubeVirtBox) kill() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.killed {
+		return
+	}
+	b.killed = true
+	b.carried.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), killGrace)
+		defer cancel()
+		o := b.eye.object
+		_ = b.client.Delete(ctx, o.resource, b.launcher.config.Namespace, o.name, o.uid) // end does it again
+	})
+	time.AfterFunc(killGrace, b.line.End)
+}
+
+func (b *kubeVirtBox) gone() <-chan struct{} { return b.gonech }
+
+func (b *kubeVirtBox) lastWords() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ending.phase == kubeEnded {
+		return b.ending.why
+	}
+	return b.words.String()
+}
+
+// describe tells what ran.
+func (b *kubeVirtBox) describe(r *Result) {
+	if b.eye == nil {
+		return
+	}
+	r.Image = b.spec.Image
+	if s := b.eye.instance().Status; s != nil {
+		r.Isolation.Engine = "KubeVirt, node " + s.NodeName
+	}
+	if kernel := strings.TrimSpace(b.machine.Shown["/proc/sys/kernel/osrelease"]); kernel != "" {
+		r.Isolation.Engine += ", a machine with Linux " + escaped(kernel)
+	}
+}
+
+// look: nothing outside looks into the machine. The shim has told what it saw.
+func (b *kubeVirtBox) look() {}
+
+func (b *kubeVirtBox) end() (boxUsage, error) {
+	b.mu.Lock()
+	b.killed = true // from here on there is nothing to kill, and the end is ours
+	b.mu.Unlock()
+	b.cancel()
+	b.line.End()
+	err := b.eye.remove()
+	b.carried.Wait()
+	b.eye.close()
+	return boxUsage{}, err
+}

@@ -1,0 +1,294 @@
+package sandbox
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+)
+
+// newPair makes the keys of a machine that is nowhere.
+func newPair(t *testing.T) machineKeyPairs {
+	t.Helper()
+	_, client, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, host, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return machineKeyPairs{client, host}
+}
+
+// guestServer serves one connection in place of a guest, until the test ends, and
+// returns the way to it.
+func guestServer(t *testing.T, keys machineKeyPairs, serve func(net.Conn)) *guest {
+	t.Helper()
+	return &guest{user: "agent", keys: keys, dial: func(ctx context.Context) (net.Conn, error) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close()
+		go func() {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			serve(c)
+		}()
+		return (&net.Dialer{}).DialContext(ctx, "tcp", l.Addr().String())
+	}}
+}
+
+// honest is a server with a host key that lets the client in, and then does what
+// attend does with each channel.
+func honest(t *testing.T, host ed25519.PrivateKey, client ed25519.PrivateKey, attend func(ssh.NewChannel)) func(net.Conn) {
+	t.Helper()
+	signer, err := ssh.NewSignerFromKey(host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := ssh.NewPublicKey(client.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := &ssh.ServerConfig{PublicKeyCallback: func(_ ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
+		if string(key.Marshal()) != string(want.Marshal()) {
+			return nil, errors.New("another key")
+		}
+		return nil, nil
+	}}
+	config.AddHostKey(signer)
+	return func(c net.Conn) {
+		_, channels, requests, err := ssh.NewServerConn(c, config)
+		if err != nil {
+			return
+		}
+		go ssh.DiscardRequests(requests)
+		for ch := range channels {
+			go attend(ch)
+		}
+	}
+}
+
+// A guest is believed to be the machine by its key alone.
+func TestKubeVirtGuestKey(t *testing.T) {
+	t.Parallel()
+	keys, other := newPair(t), newPair(t)
+	refuse := func(c ssh.NewChannel) { _ = c.Reject(ssh.Prohibited, "no") }
+	if _, err := guestServer(t, keys, honest(t, other.host, keys.client, refuse)).connect(t.Context()); !errors.Is(err, errWrongHost) {
+		t.Errorf("with another host key: %v", err)
+	}
+	if _, err := guestServer(t, keys, honest(t, keys.host, other.client, refuse)).connect(t.Context()); err == nil || errors.Is(err, errWrongHost) {
+		t.Errorf("with another client key: %v", err)
+	}
+	c, err := guestServer(t, keys, honest(t, keys.host, keys.client, refuse)).connect(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.command(t.Context(), "true", nil); err == nil {
+		t.Error("a command went well where no session is opened")
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestKubeVirtGuestHostile: what answers in place of a machine and never lets kick in
+// is given up at the deadline, and costs no memory meanwhile.
+func TestKubeVirtGuestHostile(t *testing.T) {
+	keys := newPair(t)
+	endless := func(w io.Writer, b []byte) {
+		for {
+			if _, err := w.Write(b); err != nil {
+				return
+			}
+		}
+	}
+	version := []byte("SSH-2.0-hostile\r\n")
+	for name, serve := range map[string]func(net.Conn){
+		"says nothing":           func(c net.Conn) { _, _ = io.Copy(io.Discard, c) },
+		"endless line":           func(c net.Conn) { endless(c, []byte(strings.Repeat("x", 1<<16))) },
+		"endless lines":          func(c net.Conn) { endless(c, []byte(strings.Repeat("hello\r\n", 1<<12))) },
+		"version and then noise": func(c net.Conn) { _, _ = c.Write(version); endless(c, []byte(strings.Repeat("\x7f", 1<<16))) },
+		"version and no more":    func(c net.Conn) { _, _ = c.Write(version); _, _ = io.Copy(io.Discard, c) },
+		"packet of four gigabytes": func(c net.Conn) {
+			_, _ = c.Write(append(version, binary.BigEndian.AppendUint32(nil, 1<<32-1)...))
+			endless(c, make([]byte, 1<<16))
+		},
+		"endless ignored packets": func(c net.Conn) {
+			// Length, padding length, SSH_MSG_IGNORE with an empty string, padding.
+			packet := append(binary.BigEndian.AppendUint32(nil, 12), 6, 2, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6)
+			_, _ = c.Write(version)
+			endless(c, packet)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			before := heap()
+			began := time.Now()
+			_, err := guestServer(t, keys, serve).connect(ctx)
+			if err == nil {
+				t.Error("it was let in")
+			}
+			if took := time.Since(began); took > 10*time.Second {
+				t.Errorf("that took %v", took)
+			}
+			if more := heap() - before; more > 32<<20 {
+				t.Errorf("%d bytes more are in use", more)
+			}
+		})
+	}
+}
+
+// heap is what is in use, in bytes.
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// TestKubeVirtGuestHostileInside: a guest that has the machine's key and is hostile
+// all the same gets no more out of kick.
+func TestKubeVirtGuestHostileInside(t *testing.T) {
+	keys := newPair(t)
+	session := func(do func(ssh.Channel, *ssh.Request)) func(ssh.NewChannel) {
+		return func(n ssh.NewChannel) {
+			c, requests, err := n.Accept()
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			for r := range requests {
+				_ = r.Reply(true, nil)
+				do(c, r)
+			}
+		}
+	}
+	endless := func(w io.Writer) {
+		for b := make([]byte, 1<<15); ; {
+			if _, err := w.Write(b); err != nil {
+				return
+			}
+		}
+	}
+	for name, attend := range map[string]func(ssh.NewChannel){
+		"never ends":     session(func(ssh.Channel, *ssh.Request) {}),
+		"endless output": session(func(c ssh.Channel, _ *ssh.Request) { endless(c) }),
+		"endless errors": session(func(c ssh.Channel, _ *ssh.Request) { endless(c.Stderr()) }),
+		"never opens":    func(ssh.NewChannel) {},
+		"endless requests": session(func(c ssh.Channel, _ *ssh.Request) {
+			for {
+				if _, err := c.SendRequest("noise", false, make([]byte, 1<<15)); err != nil {
+					return
+				}
+			}
+		}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, err := guestServer(t, keys, honest(t, keys.host, keys.client, attend)).connect(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			before, began := heap(), time.Now()
+			if _, err := c.command(ctx, "anything", nil); err == nil {
+				t.Error("the command went well")
+			}
+			if took := time.Since(began); took > 10*time.Second {
+				t.Errorf("that took %v", took)
+			}
+			if more := heap() - before; more > 32<<20 {
+				t.Errorf("%d bytes more are in use", more)
+			}
+		})
+	}
+}
+
+// Connections of the guest to the gateway's socket are passed on.
+func TestKubeVirtPass(t *testing.T) {
+	t.Parallel()
+	socket := t.TempDir() + "/gateway.sock"
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		b, err := io.ReadAll(c)
+		if err == nil {
+			_, _ = c.Write([]byte("got " + string(b)))
+		}
+	}()
+	ours, theirs, err := socketPair(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go pass(theirs, socket)
+	if _, err := ours.Write([]byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	if err := ours.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := io.ReadAll(ours); err != nil || string(b) != "got hello" {
+		t.Errorf("%q, %v", b, err)
+	}
+}
+
+// socketPair is two ends of one connection.
+func socketPair(t *testing.T) (a, b *net.UnixConn, err error) {
+	t.Helper()
+	at := &net.UnixAddr{Name: t.TempDir() + "/pair", Net: "unix"}
+	l, err := net.ListenUnix("unix", at)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer l.Close()
+	if a, err = net.DialUnix("unix", nil, at); err != nil {
+		return nil, nil, err
+	}
+	b, err = l.AcceptUnix()
+	t.Cleanup(func() {
+		_ = a.Close() // both may be closed already
+		if b != nil {
+			_ = b.Close()
+		}
+	})
+	return a, b, err
+}
+
+// Nobody but a process of the same state can make the keys of a machine.
+func TestKubeVirtKeys(t *testing.T) {
+	t.Parallel()
+	one := &KubeVirt{cluster: &Kubernetes{kubeCluster: &kubeCluster{key: []byte("one")}}}
+	two := &KubeVirt{cluster: &Kubernetes{kubeCluster: &kubeCluster{key: []byte("two")}}}
+	a, again, b, c := one.keysOf("a"), one.keysOf("a"), one.keysOf("b"), two.keysOf("a")
+	if !a.client.Equal(again.client) || !a.host.Equal(again.host) {
+		t.Error("the keys of one machine are not the same each time")
+	}
+	if a.client.Equal(b.client) || a.client.Equal(c.client) || a.client.Equal(a.host) || a.host.Equal(b.host) || a.host.Equal(c.host) {
+		t.Error("keys of different purposes are the same")
+	}
+}
