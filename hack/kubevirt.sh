@@ -164,9 +164,8 @@ StrictModes no
 PermitTTY no
 X11Forwarding no
 AllowAgentForwarding no
-AllowTcpForwarding no
+AllowTcpForwarding remote
 AllowStreamLocalForwarding remote
-StreamLocalBindUnlink yes
 ClientAliveInterval 15
 MaxSessions 32
 UseDNS no

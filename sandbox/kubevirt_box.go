@@ -346,7 +346,7 @@ func (b *kubeVirtBox) openEgress(ctx context.Context, conn *guestConn) error {
 		err = conn.forward(socket, b.spec.Egress.Socket)
 	}
 	if err != nil {
-		return &Error{Kind: ErrRuntime, Op: "carry the gateway's socket into the machine", Err: err, Remedy: "The image's sshd must allow it: AllowStreamLocalForwarding remote, and StreamLocalBindUnlink yes"}
+		return &Error{Kind: ErrRuntime, Op: "carry the gateway's socket into the machine", Err: err, Remedy: "The image's sshd must allow it: AllowStreamLocalForwarding remote and AllowTcpForwarding remote"}
 	}
 	return nil
 }

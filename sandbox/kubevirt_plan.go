@@ -247,7 +247,7 @@ func (p *kubeVirtPlan) shimConfig() frame.Config {
 	c.Show, c.CheckpointMS = enclosedShown, p.spec.Workspace.checkpointMS()
 	if p.mode != frame.CollectMode {
 		c.Witness = witnessFile
-		c.Watch = &frame.Watch{Disk: p.limits.Disk, Processes: p.limits.Processes}
+		c.Watch = &frame.Watch{Disk: p.limits.Disk, Processes: p.limits.Processes, Kernel: true}
 	}
 	return c
 }

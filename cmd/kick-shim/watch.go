@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -21,6 +22,8 @@ type watcher struct {
 	stop   chan struct{}
 
 	looking sync.WaitGroup
+
+	killed int64 // by the kernel for want of memory, before the command
 
 	mu   sync.Mutex
 	used frame.Usage
@@ -40,6 +43,9 @@ func watch(cfg frame.Config) *watcher {
 	w := &watcher{limits: cfg.Watch, over: over, end: sync.OnceFunc(func() { close(over) }), stop: make(chan struct{})}
 	if w.limits == nil {
 		return w
+	}
+	if w.limits.Kernel {
+		w.killed = kernelKills("/proc/vmstat")
 	}
 	if w.limits.Memory > 0 {
 		w.looking.Go(w.watchMemory)
@@ -141,6 +147,9 @@ func (w *watcher) finish(cfg frame.Config, failed bool) *frame.Usage {
 	defer w.mu.Unlock()
 	peak, kills := memoryCounters("/sys/fs/cgroup")
 	w.used.Memory, w.used.OOMKills = max(w.used.Memory, peak), w.used.OOMKills+kills
+	if w.limits.Kernel {
+		w.used.OOMKills += kernelKills("/proc/vmstat") - w.killed
+	}
 	return &w.used
 }
 
@@ -262,12 +271,31 @@ func memoryCounters(dir string) (peak, kills int64) {
 		}
 	}
 	for _, name := range []string{"memory.events", "memory/memory.oom_control"} {
-		f := bytes.Fields([]byte(read(name)))
-		for i := 0; i+1 < len(f); i += 2 {
-			if string(f[i]) == "oom_kill" {
-				kills, _ = strconv.ParseInt(string(f[i+1]), 10, 64)
-			}
+		if n, ok := oomKills(read(name)); ok {
+			kills = n
 		}
 	}
 	return peak, kills
+}
+
+// oomKills finds the kernel's count among names and numbers.
+func oomKills(text string) (n int64, ok bool) {
+	f := strings.Fields(text)
+	for i := 0; i+1 < len(f); i += 2 {
+		if f[i] == "oom_kill" {
+			n, err := strconv.ParseInt(f[i+1], 10, 64)
+			return n, err == nil
+		}
+	}
+	return 0, false
+}
+
+// kernelKills is how many processes the kernel has killed for want of memory.
+func kernelKills(vmstat string) int64 {
+	b, err := os.ReadFile(vmstat)
+	if err != nil {
+		return 0
+	}
+	n, _ := oomKills(string(b)) // a kernel before 4.13 does not count
+	return n
 }

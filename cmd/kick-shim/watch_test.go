@@ -182,3 +182,18 @@ func TestWatch(t *testing.T) {
 		t.Errorf("%+v after a failure", used)
 	}
 }
+
+func TestKernelKills(t *testing.T) {
+	file := t.TempDir() + "/vmstat"
+	for text, want := range map[string]int64{"nr_free_pages 1\noom_kill 3\nswap_ra 0\n": 3, "nr_free_pages 1\n": 0, "oom_kill\n": 0, "": 0} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := kernelKills(file); got != want {
+			t.Errorf("%q has %d, want %d", text, got, want)
+		}
+	}
+	if got := kernelKills(file + "none"); got != 0 {
+		t.Errorf("a kernel that does not tell has %d", got)
+	}
+}

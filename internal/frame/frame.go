@@ -146,6 +146,9 @@ type Watch struct {
 	// Memory is how many bytes of resident and shared memory the command may have,
 	// where no control group is seen that would tell.
 	Memory int64 `json:"memory,omitempty"`
+	// Kernel tells that the kernel is a machine's in which nothing else runs, so that
+	// what it kills for want of memory counts as killed for the memory limit.
+	Kernel bool `json:"kernel,omitempty"`
 }
 
 // Usage is what the shim has seen of the command where it watches.

@@ -1,0 +1,381 @@
+package sandbox_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/kickhq/kick/internal/kickid"
+	"github.com/kickhq/kick/internal/kube"
+	"github.com/kickhq/kick/internal/kubetest"
+	"github.com/kickhq/kick/internal/kubevirtapi"
+	"github.com/kickhq/kick/internal/kubevirttest"
+	"github.com/kickhq/kick/sandbox"
+)
+
+// machines is where a test's machines run.
+type machines struct {
+	*kubevirttest.KubeVirt
+	n   *kubetest.Namespace
+	dir string // of the launchers' state
+}
+
+// newMachines stands in for KubeVirt in a namespace, whose account has the launcher's
+// rights and no other.
+func newMachines(t *testing.T) *machines {
+	t.Helper()
+	c := kubetest.OpenAlone(t) // there is one KubeVirt in a cluster
+	k := kubevirttest.Start(t, c)
+	n := c.Namespace(t)
+	k.Account(t, n, sandbox.KubeVirtRules)
+	return &machines{k, n, t.TempDir()}
+}
+
+func (m *machines) launcher(t *testing.T, change ...func(*sandbox.KubeVirtConfig)) *sandbox.KubeVirt {
+	t.Helper()
+	c := sandbox.KubeVirtConfig{
+		Shim: func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(sandbox.Shim())), nil },
+		Dir:  m.dir, Image: kubevirttest.Image,
+		KubeVirtChoice: sandbox.KubeVirtChoice{Kubeconfig: m.n.Kubeconfig, Namespace: m.n.Name},
+	}
+	for _, f := range change {
+		f(&c)
+	}
+	l, err := sandbox.NewKubeVirt(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+// kick makes a run of a script that says "ready" when a test may go on.
+func (m *machines) kick(t *testing.T, l *sandbox.KubeVirt, script string) *machineKick {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "workspace")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	k := &machineKick{m: m, l: l, sink: &artifactSink{}, out: &waitFor{text: "ready", seen: make(chan struct{})}, end: make(chan kubeEnd, 1)}
+	k.spec = sandbox.LaunchSpec{
+		ID: kickid.New(), Agent: "test", Image: kubevirttest.Image, Command: []string{"sh", "-c", script}, Stdout: k.out, Network: sandbox.NetworkNone,
+		Env: map[string]string{"PATH": "/usr/local/bin:/usr/bin:/bin"}, Workspace: sandbox.Workspace{Dir: dir, Sink: k.sink},
+		Limits: sandbox.Limits{Memory: 768 << 20, Disk: 256 << 20, Wall: 10 * time.Minute, CPUs: 2},
+	}
+	return k
+}
+
+type machineKick struct {
+	m    *machines
+	l    *sandbox.KubeVirt
+	spec sandbox.LaunchSpec
+	sink *artifactSink
+	out  *waitFor
+	end  chan kubeEnd
+}
+
+func (k *machineKick) name() string { return "kick-" + k.spec.ID }
+
+// start runs it beside the test, and returns when it has said "ready".
+func (k *machineKick) start(t *testing.T) (cancel func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	go func() {
+		res, err := k.l.Run(ctx, k.spec)
+		k.end <- kubeEnd{res, err}
+	}()
+	select {
+	case <-k.out.seen:
+	case e := <-k.end:
+		t.Fatalf("the run ended too early: %s %s, %v\n%s", e.res.Reason, e.res.Detail, e.err, k.m.Console(k.m.n.Name, k.name()))
+	}
+	return cancel
+}
+
+// wait waits for the end, and holds the namespace to having nothing of the kick.
+func (k *machineKick) wait(t *testing.T) kubeEnd {
+	t.Helper()
+	e := <-k.end
+	k.left(t)
+	return e
+}
+
+func (k *machineKick) left(t *testing.T) {
+	t.Helper()
+	if left := k.m.n.Kubectl(t, "get", "virtualmachineinstances,secrets", "--namespace", k.m.n.Name, "--selector", "kick.id="+k.spec.ID, "--output", "name"); left != "" {
+		t.Errorf("left: %s", left)
+	}
+}
+
+// TestKubeVirtRun: a real machine boots from an instance; every property of the
+// sandbox in it is proved; the work comes back, also over connections that are cut; and
+// the gateway is reached, and nothing else.
+func TestKubeVirtRun(t *testing.T) {
+	m := newMachines(t)
+	l := m.launcher(t)
+	gateway := filepath.Join(t.TempDir(), "gateway.sock")
+	listener, err := net.Listen("unix", gateway)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("the gateway")) }), ReadHeaderTimeout: time.Minute}
+	go func() { _ = server.Serve(listener) }()
+	defer server.Close()
+	k := m.kick(t, l, `id -u; uname -r
+		perl -MIO::Socket::UNIX -e '$s = IO::Socket::UNIX->new("/run/kick/egress/gateway.sock") or die $!; print $s "GET / HTTP/1.0\r\n\r\n"; local $/; print <$s>' | tail -n 1
+		echo; echo ready
+		i=0; while [ $i -lt 3000 ]; do echo line $i; i=$((i+1)); done; sleep 20
+		echo changed >file && touch agent-report.json; echo end; exit 3`)
+	k.spec.Network, k.spec.Egress = sandbox.NetworkRestricted, sandbox.Egress{Socket: gateway}
+	var events []string
+	began := time.Now()
+	k.spec.OnEvent = func(e sandbox.Event) {
+		events = append(events, string(e.Kind)+" "+e.Time.Sub(began).Round(100*time.Millisecond).String())
+	}
+	k.start(t)
+	if n := m.Cut(m.n.Name, k.name()); n == 0 {
+		t.Error("there was no connection to cut")
+	}
+	e := k.wait(t)
+	t.Log(events, e.res.Isolation.Engine)
+	if e.err != nil || e.res.Reason != sandbox.ReasonExited || e.res.ExitCode != 3 {
+		t.Fatalf("%v, %s %d %s", e.err, e.res.Reason, e.res.ExitCode, e.res.Detail)
+	}
+	said := k.out.b.String()
+	if !strings.HasPrefix(said, "1000\n6.1") || !strings.Contains(said, "the gateway\nready\nline 0\n") || !strings.HasSuffix(said, "line 2999\nend\n") {
+		t.Errorf("it said %.300s … %s", said, said[max(0, len(said)-100):])
+	}
+	var names []string
+	for _, p := range e.res.Isolation.Properties {
+		names = append(names, p.Name)
+		if p.Status != sandbox.Enforced {
+			t.Errorf("%s is %s: %s", p.Name, p.Status, p.Evidence)
+		}
+	}
+	if strings.Join(names, " ") != strings.Join(sandbox.KubeVirtProperties, " ") {
+		t.Errorf("the properties are %v", names)
+	}
+}
+
+// TestKubeVirtEnds: however a machine ends, the result says how, and nothing is left.
+func TestKubeVirtEnds(t *testing.T) {
+	m := newMachines(t)
+	l := m.launcher(t)
+	const script = "echo ready; sleep 600"
+	for name, tt := range map[string]struct {
+		do     func(t *testing.T, k *machineKick, cancel func())
+		change func(*sandbox.LaunchSpec)
+		reason sandbox.Reason
+		words  string
+	}{
+		"panic": {
+			do:     func(t *testing.T, k *machineKick, _ func()) { m.Panic(t, m.n.Name, k.name()) },
+			reason: sandbox.ReasonLost, words: "the machine has failed",
+		},
+		"cancel": {
+			do:     func(_ *testing.T, _ *machineKick, cancel func()) { cancel() },
+			reason: sandbox.ReasonCancelled,
+		},
+		"timeout": {
+			do:     func(*testing.T, *machineKick, func()) {},
+			change: func(s *sandbox.LaunchSpec) { s.Limits.Wall = 5 * time.Second },
+			reason: sandbox.ReasonTimeout,
+		},
+		"deleted": {
+			do: func(t *testing.T, k *machineKick, _ func()) {
+				m.n.Kubectl(t, "delete", "vmi", k.name(), "--namespace", m.n.Name, "--wait=false")
+			},
+			reason: sandbox.ReasonLost, words: "deleted by somebody else",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := m.kick(t, l, script)
+			if tt.change != nil {
+				tt.change(&k.spec)
+			}
+			tt.do(t, k, k.start(t))
+			k.wait(t).says(t, tt.reason, tt.words)
+		})
+	}
+}
+
+// TestKubeVirtLimits: a command that takes more of the disk or of the memory than it
+// may ends for that reason.
+func TestKubeVirtLimits(t *testing.T) {
+	m := newMachines(t)
+	l := m.launcher(t)
+	for reason, script := range map[sandbox.Reason]string{
+		sandbox.ReasonDiskLimit:   "echo ready; head -c 400M /dev/zero >big; sleep 600",
+		sandbox.ReasonOutOfMemory: `echo ready; perl -e '$x = "x" x (1 << 30); sleep 600'`,
+	} {
+		t.Run(string(reason), func(t *testing.T) {
+			k := m.kick(t, l, script)
+			k.start(t)
+			k.wait(t).says(t, reason)
+		})
+	}
+}
+
+// TestKubeVirtNoStart: what keeps a machine from starting is named, and what to do.
+func TestKubeVirtNoStart(t *testing.T) {
+	m := newMachines(t)
+	l := m.launcher(t, func(c *sandbox.KubeVirtConfig) { c.Pending = 10 * time.Second })
+	k := m.kick(t, l, "true")
+	k.spec.Image = kubevirttest.NoImage
+	res, err := l.Run(t.Context(), k.spec)
+	kubeEnd{res, err}.says(t, sandbox.ReasonStartFailed, "ErrImagePull", "pull_secret")
+
+	if err := l.Rights(t.Context()); err != nil {
+		t.Error(err)
+	}
+	// Without the right to come to a machine, it ends at once.
+	var less []sandbox.KubernetesRule
+	for _, r := range sandbox.KubeVirtRules {
+		if r.Resource != "virtualmachineinstances/portforward" {
+			less = append(less, r)
+		}
+	}
+	m.Account(t, m.n, less)
+	if err := l.Rights(t.Context()); err == nil || !strings.Contains(err.Error(), "virtualmachineinstances/portforward") {
+		t.Errorf("the rights: %v", err)
+	}
+	k = m.kick(t, m.launcher(t), "true")
+	res, err = k.l.Run(t.Context(), k.spec)
+	kubeEnd{res, err}.says(t, sandbox.ReasonStartFailed, "no way into it", "portforward")
+}
+
+// TestKubeVirtDryRun: the schemas that KubeVirt's operator installs take the machines
+// of testdata/kubevirt, strictly, and drop no field of them.
+func TestKubeVirtDryRun(t *testing.T) {
+	m := newMachines(t)
+	config, _, err := kube.Load(kube.Where{Kubeconfig: m.n.Cluster.Kubeconfig})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := kube.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	golden, err := filepath.Glob("testdata/kubevirt/*.json")
+	if err != nil || len(golden) == 0 {
+		t.Fatalf("%v, %d machines", err, len(golden))
+	}
+	for _, file := range golden {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := &kubevirtapi.Instance{}
+		if err := json.Unmarshal(b, i); err != nil {
+			t.Fatal(err)
+		}
+		i.Namespace = m.n.Name
+		made, err := kube.Create(t.Context(), c, kubevirtapi.Instances, m.n.Name, i, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, lost := range notIn("", fields(t, i), fields(t, made)) {
+			t.Errorf("%s: the API server does not keep %s", file, lost)
+		}
+		wrong := map[string]any{"apiVersion": i.APIVersion, "kind": i.Kind, "metadata": map[string]any{"name": "wrong"}, "spec": map[string]any{"domain": map[string]any{"devices": map[string]any{"disks": "none"}}}}
+		if _, err := kube.Create(t.Context(), c, kubevirtapi.Instances, m.n.Name, &wrong, true); !apierrors.IsInvalid(err) {
+			t.Errorf("a machine that is not valid: %v", err)
+		}
+	}
+}
+
+// machineOrphanEnv has the state directory, the namespace, its kubeconfig and the
+// workspace of a process that is to be killed.
+const machineOrphanEnv = "KICK_TEST_KUBEVIRT_ORPHAN"
+
+// TestKubeVirtOrphan: what a process leaves that is killed, another one of the same
+// state takes the work out of, and removes. One of another state cannot, and the reaper
+// leaves it alone while it may live.
+func TestKubeVirtOrphan(t *testing.T) {
+	if where := strings.Fields(os.Getenv(machineOrphanEnv)); len(where) == 4 {
+		m := &machines{n: &kubetest.Namespace{Name: where[1], Kubeconfig: where[2]}, dir: where[0]}
+		k := m.kick(t, m.launcher(t), "echo kept >kept; echo ready; sleep 600")
+		k.spec.ID, k.spec.Workspace.Dir, k.spec.Stdout = "machine-orphan", where[3], os.Stdout
+		_, err := k.l.Run(context.Background(), k.spec)
+		t.Fatal("it was to be killed", err)
+	}
+	m := newMachines(t)
+	k := m.kick(t, m.launcher(t), "")
+	k.spec.ID, k.spec.Command, k.spec.Stdout = "machine-orphan", nil, nil
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), machineOrphanEnv+"="+strings.Join([]string{m.dir, m.n.Name, m.n.Kubeconfig, k.spec.Workspace.Dir}, " "))
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	said := bufio.NewScanner(out)
+	for said.Scan() && said.Text() != "ready" {
+		t.Log(said.Text())
+	}
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait() // it was killed
+
+	if removed, err := k.l.Reap(t.Context()); err != nil || len(removed) > 0 {
+		t.Errorf("the reaper removed %v, %v", removed, err)
+	}
+	other := m.launcher(t, func(c *sandbox.KubeVirtConfig) { c.Dir, c.Alone = t.TempDir(), 5*time.Second })
+	spec := k.spec
+	spec.Workspace.Sink = &artifactSink{}
+	if res, err := other.Run(t.Context(), spec); err == nil || len(res.Artifacts) > 0 {
+		t.Errorf("a process of another state took %v", res.Artifacts)
+	}
+	res, err := k.l.Run(t.Context(), k.spec)
+	if err != nil || !strings.Contains(k.sink.content(sandbox.DirtyArchive), "kept") {
+		t.Errorf("%v, %+v", err, res)
+	}
+	k.left(t)
+}
+
+// TestKubeVirtReap: what is past its deadline is the reaper's, whatever has become of
+// its kick.
+func TestKubeVirtReap(t *testing.T) {
+	m := newMachines(t)
+	l := m.launcher(t)
+	// It notes the namespace where it looks for the rights.
+	if err := l.Rights(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	instance := func(id, deadline string) string {
+		return fmt.Sprintf(`apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstance
+metadata: {name: kick-%[1]s, namespace: %[2]s, labels: {kick.id: %[1]s, kick.owner: elsewhere}, annotations: {kick.deadline: %[3]q}}
+spec: {domain: {devices: {disks: [{name: disk, disk: {}}]}}, volumes: [{name: disk, containerDisk: {image: %[4]q}}]}
+`, id, m.n.Name, deadline, kubevirttest.NoImage)
+	}
+	m.n.Apply(t, instance("reap-late", "2020-01-02T03:04:05Z"))
+	m.n.Apply(t, instance("reap-not", "2120-01-02T03:04:05Z"))
+	removed, err := l.Reap(t.Context())
+	if err != nil || strings.Join(removed, " ") != "reap-late" {
+		t.Errorf("removed are %v, %v", removed, err)
+	}
+	if left := m.n.Kubectl(t, "get", "virtualmachineinstances", "--namespace", m.n.Name, "--output", "name"); !strings.HasSuffix(strings.TrimSpace(left), "/kick-reap-not") || strings.Contains(left, "late") {
+		t.Errorf("left: %s", left)
+	}
+}
