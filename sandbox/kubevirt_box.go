@@ -54,7 +54,9 @@ func (b *kubeVirtBox) start(ctx context.Context, dog *watchdog) (_ line, err err
 	b.words.max = 4 << 10
 	defer func() {
 		if err != nil && b.eye != nil {
-			err = errors.Join(err, b.eye.remove())
+			if b.adopted == nil { // another one's has its work still
+				err = errors.Join(err, b.eye.remove())
+			}
 			b.eye.close()
 		}
 	}()
