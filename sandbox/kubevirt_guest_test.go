@@ -39,16 +39,20 @@ func guestServer(t *testing.T, keys machineKeyPairs, serve func(net.Conn)) *gues
 		if err != nil {
 			return nil, err
 		}
-		defer l.Close()
 		go func() {
 			c, err := l.Accept()
+			_ = l.Close() // one that has not been accepted would be reset
 			if err != nil {
 				return
 			}
 			defer c.Close()
 			serve(c)
 		}()
-		return (&net.Dialer{}).DialContext(ctx, "tcp", l.Addr().String())
+		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", l.Addr().String())
+		if err != nil {
+			_ = l.Close() // then nothing comes to it
+		}
+		return c, err
 	}}
 }
 
