@@ -224,7 +224,7 @@ func TestKubeVirtLimits(t *testing.T) {
 	l := m.launcher(t)
 	for reason, script := range map[sandbox.Reason]string{
 		sandbox.ReasonDiskLimit:   "echo ready; head -c 400M /dev/zero >big; sleep 600",
-		sandbox.ReasonOutOfMemory: `echo ready; perl -e '$x = "x" x (1 << 30); sleep 600'`,
+		sandbox.ReasonOutOfMemory: `echo ready; perl -e 'push @x, "x" x (1 << 20) while 1'`,
 	} {
 		t.Run(string(reason), func(t *testing.T) {
 			k := m.kick(t, l, script)
