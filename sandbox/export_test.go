@@ -2,12 +2,15 @@ package sandbox
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/kickhq/kick/internal/frame"
 	"github.com/kickhq/kick/internal/podmantest"
 )
 
@@ -54,3 +57,28 @@ func ClaimOwner(t testing.TB) string {
 
 // No test waits for two minutes for what never comes.
 func init() { deleteTimeout, openShellCut = 20*time.Second, 20*time.Second }
+
+// KubePod has a launcher make the Job of one kick, and follow it until its pod runs, as
+// Run does before it comes to the shim. On a node that is simulated there is no more to
+// be had. The Job is there until end.
+func KubePod(ctx context.Context, l *Kubernetes, spec LaunchSpec) (end func() error, err error) {
+	if err := checkSpec(&spec); err != nil {
+		return nil, err
+	}
+	made, err := l.newBox(ctx, spec, frame.RunAndCollectMode)
+	if err != nil {
+		return nil, err
+	}
+	b := made.(*kubeBox)
+	b.eye = b.launcher.watch.open(spec.ID)
+	err = b.attempt(ctx)
+	end = func() error {
+		err := b.remove()
+		b.eye.close()
+		return err
+	}
+	if err != nil {
+		return nil, errors.Join(err, end())
+	}
+	return end, nil
+}

@@ -49,14 +49,18 @@ func useNamespace(t testing.TB, n *kubetest.Namespace, shimImage string) {
 	t.Setenv("KICK_TEST_SHIM", shim)
 }
 
-func newKube() (*sandbox.Kubernetes, error) {
-	return sandbox.NewKubernetes(sandbox.KubernetesConfig{
+func newKube(change ...func(*sandbox.KubernetesConfig)) (*sandbox.Kubernetes, error) {
+	c := sandbox.KubernetesConfig{
 		Shim:             func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(sandbox.Shim())), nil },
 		Dir:              os.Getenv(kubeDirEnv),
 		KubernetesChoice: sandbox.KubernetesChoice{Kubeconfig: os.Getenv(kubeConfigEnv), Namespace: os.Getenv(kubeNamespaceEnv), ShimImage: os.Getenv(kubeShimEnv), Claim: os.Getenv(kubeClaimEnv)},
 		Image:            os.Getenv(kubetest.ImageEnv),
 		Alone:            15 * time.Second,
-	})
+	}
+	for _, f := range change {
+		f(&c)
+	}
+	return sandbox.NewKubernetes(c)
 }
 
 // TestKubeContract holds the Kubernetes runtime to the launcher contract.
@@ -85,28 +89,37 @@ func kubeHarness(remains func() ([]string, error)) sandboxtest.Harness {
 	}
 }
 
-// A kick takes few calls, and leaves nothing.
+// A kick takes few calls: with a Job, and with a pod of a pool, where there may be one
+// more for each other kick that takes the same pod.
 func TestKubeCalls(t *testing.T) {
-	n := kubeNamespace(t)
-	l, err := newKube()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	began := time.Now()
-	var events []string
-	res, err := l.Run(context.Background(), sandbox.LaunchSpec{
-		ID: "calls", Agent: "test", Image: n.Image, Command: []string{"sh", "-c", "echo hi"}, Env: map[string]string{"PATH": sandboxtest.DefaultPath},
-		Network: sandbox.NetworkNone, Workspace: sandbox.Workspace{Dir: t.TempDir()},
-		OnEvent: func(e sandbox.Event) {
-			events = append(events, string(e.Kind)+" "+e.Time.Sub(began).Round(time.Millisecond).String())
-		},
-	})
-	if err != nil || res.ExitCode != 0 {
-		t.Fatalf("%v, %+v", err, res)
-	}
-	t.Logf("%d calls, %v", l.Calls(), events)
-	if l.Calls() > 12 {
-		t.Errorf("%d calls", l.Calls())
+	for name, c := range map[string]struct {
+		launcher func(*testing.T) (*sandbox.Kubernetes, error)
+		engine   string
+	}{
+		"job":  {func(t *testing.T) (*sandbox.Kubernetes, error) { kubeNamespace(t); return newKube() }, "Kubernetes, node "},
+		"pool": {func(t *testing.T) (*sandbox.Kubernetes, error) { poolNamespace(t, 1); return newPool() }, "a pod of pool agents"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := c.launcher(t)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			began := time.Now()
+			var events []string
+			spec := poolKick(t, "calls-"+name, io.Discard)
+			spec.Workspace.Sink = &artifactSink{}
+			spec.OnEvent = func(e sandbox.Event) {
+				events = append(events, string(e.Kind)+" "+e.Time.Sub(began).Round(time.Millisecond).String())
+			}
+			res, err := l.Run(context.Background(), spec)
+			if err != nil || res.ExitCode != 0 || !strings.Contains(res.Isolation.Engine, c.engine) {
+				t.Fatalf("%v, %+v", err, res)
+			}
+			t.Logf("%d calls, %v", l.Calls(), events)
+			if l.Calls() > 12 {
+				t.Errorf("%d calls", l.Calls())
+			}
+		})
 	}
 }

@@ -39,3 +39,4 @@ fi
 bin/recall -gitleaks "$gitleaks-re2"
 bin/egress-bench
 scripts/podman.sh bench
+scripts/kube.sh bench

@@ -3,6 +3,11 @@
 # hack/kube.sh makes. It needs root. The cluster and all that it made are gone when
 # it ends.
 #   kube.sh [TEST FLAGS...]    e.g. -count=10, -v, -run '^TestKubeLauncher$'
+#   kube.sh bench              measures instead, and writes the section "Kubernetes" of
+#                              docs/benchmarks.md
+#   kube.sh scale [TEST FLAGS...]
+#                              runs the tests of many kicks alone, with as many as the
+#                              goals say
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -41,11 +46,50 @@ make -s build
 hack/kube.sh up "$cluster" >/dev/null
 link=$(sed -n 's/^link=//p' "$cluster/run/node")
 image=$cache/kick-agent.tar
-bin/kick image build --out "$image" -o json >/dev/null
+# It has the shim too: most tests have it brought by an init container all the same.
+bin/kick image build --shim --out "$image" -o json >/dev/null
 KICK_TEST_KUBE=$cluster
 KICK_TEST_KUBE_IMAGE=$(hack/kube.sh load "$cluster" "$image")
 export KICK_TEST_KUBE KICK_TEST_KUBE_IMAGE
 echo "kube: the cluster runs Kubernetes $(hack/kube.sh exec "$cluster" kubectl version -o json | sed -n 's/^ *"gitVersion": "\(.*\)",$/\1/p' | tail -n 1)"
+
+# measured OUTPUT BENCHMARK UNIT prints one figure.
+measured() { awk -v name="^$2(-[0-9]+)?$" -v unit="$3" '$1 ~ name { for (i = 3; i < NF; i += 2) if ($(i + 1) == unit) print $i }' "$1"; }
+
+bench() {
+  local out=docs/benchmarks.md said=$dir/bench name rows=
+  # The shim of the image, which is kick's and not one that the tests build.
+  KICK_TEST_SHIM=$root/cmd/kick/shim/kick-shim ${GO:-go} test -run '^$' -bench '^BenchmarkKube' -benchtime "${KICK_BENCHTIME:-15x}" -timeout 60m ./sandbox | tee "$said"
+  for name in "shim in the image" "shim from an init container"; do
+    rows+="| Job, $name |"
+    for unit in bare-ms kick-ms kick/bare canary-ms; do rows+=" $(measured "$said" "BenchmarkKubeStart/${name// /_}" $unit) |"; done
+    rows+=$'\n'
+  done
+  sed -i '/^## Kubernetes$/,/^## /{/^## Kubernetes$/d;/^## /!d}' "$out"
+  cat >>"$out" <<END
+
+## Kubernetes
+
+\`scripts/kube.sh bench\`: from the call of Run until the pod's shim has said that it is ready, and its isolation is proved, against
+\`kubectl create job\` until \`kubectl logs -f\` prints its first line, in turn on the same node. Milliseconds, medians, at a load of $(cut -d' ' -f1 /proc/loadavg) on $(nproc) CPUs.
+
+| | kubectl | kick | ratio (goal ≤ 1.1) | what waiting for the NetworkPolicy adds |
+|---|---|---|---|---|
+$rows
+From the call of Run to the agent's first line: $(measured "$said" BenchmarkKubePool pool-ms) ms with a pod of a pool, $(measured "$said" BenchmarkKubePool job-ms) ms with a Job in turn with it.
+END
+  sed -i -e :a -e '/^\n*$/{$d;N;ba' -e '}' "$out" # no empty lines at the end
+}
+if [ "${1:-}" = bench ]; then
+  bench
+  exit
+fi
+
+if [ "${1:-}" = scale ]; then
+  shift
+  export KICK_TEST_KUBE_KICKS=200 KICK_TEST_KUBE_JOBS=5000 KICK_SKIP_REAL_AGENTS=1
+  set -- -run '^TestKubeMany' -timeout 2h "$@"
+fi
 
 # A real agent in a pod.
 if [ "${KICK_SKIP_REAL_AGENTS:-}" != 1 ]; then
