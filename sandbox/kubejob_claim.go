@@ -492,9 +492,13 @@ func (l *Kubernetes) reapClaims() ([]string, error) {
 		if err != nil {
 			continue // its kick lives
 		}
-		if n, err := l.noted(id); err != nil {
+		n, err := l.noted(id)
+		_, gone := os.Lstat(n.Dir)
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // its kick has ended a moment ago
+		case err != nil:
 			errs = append(errs, err)
-		} else if _, err := os.Lstat(n.Dir); n.Dir == "" || errors.Is(err, fs.ErrNotExist) {
+		case n.Dir == "" || errors.Is(gone, fs.ErrNotExist):
 			if err := l.forget(LaunchSpec{ID: id, Agent: "reaper"}); err != nil {
 				errs = append(errs, err)
 			} else {
