@@ -297,13 +297,28 @@ func TestKubePoolOrphan(t *testing.T) {
 	sink := &artifactSink{}
 	spec := poolKick(t, id, nil)
 	spec.Command, spec.Workspace.Dir, spec.Workspace.Sink = nil, dir, sink
-	res, err := l.Run(context.Background(), spec)
-	if err != nil || !strings.Contains(sink.content(sandbox.DirtyArchive), "made here") {
+	// Who is told to stop while the work comes has all of it first: it is nowhere else.
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	spec.Workspace.Sink = cancellingSink{sink, cancel}
+	res, err := l.Run(ctx, spec)
+	if err != nil || ctx.Err() == nil || !strings.Contains(sink.content(sandbox.DirtyArchive), "made here") {
 		t.Errorf("%v, %+v", err, res)
 	}
 	if left := n.Kubectl(t, "get", "pods", "--namespace", n.Name, "--selector", "kick.id", "--output", "name"); left != "" {
 		t.Errorf("left: %s", left)
 	}
+}
+
+// cancellingSink is a sink of a run that is cancelled when the first artifact comes.
+type cancellingSink struct {
+	*artifactSink
+	cancel context.CancelFunc
+}
+
+func (s cancellingSink) Create(a sandbox.Artifact, name string) (sandbox.SinkWriter, error) {
+	s.cancel()
+	return s.artifactSink.Create(a, name)
 }
 
 // A claimed pod whose kick is dead is the reaper's when its time is over, and not

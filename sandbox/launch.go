@@ -110,6 +110,11 @@ func (k *kick) run(ctx context.Context) error {
 		if !k.collects() {
 			return specError("command", errors.New("there is none, and no workspace and sink for its artifacts"), "Name one or the other")
 		}
+		if k.engine.sends() {
+			// What is not out when such a sandbox ends is gone with it. As after a
+			// command, there is a deadline.
+			ctx = context.WithoutCancel(ctx)
+		}
 		return errors.Join(k.collect(ctx, nil), k.forget())
 	}
 	s, err := k.command(ctx)
