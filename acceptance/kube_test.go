@@ -102,6 +102,48 @@ read -r version code rest <&3
 	}
 }
 
+// TestKubeWarmPool does what docs/kubernetes.md says of agent-sandbox: what kick
+// prints for an agent of kick.yaml is applied, and its kick has a sandbox that stood
+// by.
+func TestKubeWarmPool(t *testing.T) {
+	c := kubetest.Open(t)
+	c.AgentSandbox(t)
+	n := c.Namespace(t)
+	dir := t.TempDir()
+	run(t, "", kick, "image", "shim", "--out", filepath.Join(dir, "shim.tar"))
+	file := filepath.Join(dir, "kick.yaml")
+	text := fmt.Sprintf(`
+agent_sandbox:
+  enabled: true
+  runtime: kubernetes
+  image: %s
+  network_mode: none
+  limits: {memory: 1GiB}
+  kubernetes: {kubeconfig: %s, namespace: %s, shim_image: %s, warm_pool: agents}
+agents:
+  scanner: {command: [sh, -c, git commit -q --allow-empty -m scanned], sandbox: {enabled: true}}
+`, c.Image, n.Kubeconfig, n.Name, c.Load(t, filepath.Join(dir, "shim.tar")))
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	apply := c.KubectlCommand(c.Kubeconfig, "apply", "--filename", "-")
+	apply.Stdin = strings.NewReader(run(t, dir, kick, "manifests", "kubernetes", "--agent", "scanner", "--pool", "1", "--sandbox-namespace", n.Name, "--gateway-namespace", n.Gateway))
+	if out, err := apply.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	n.Kubectl(t, "wait", "--for=jsonpath={.status.readyReplicas}=1", "--timeout=180s", "--namespace", n.Name, "sandboxwarmpool/agents")
+	cmd := exec.Command(kick, "run", "--agent", "scanner", "--state-dir", filepath.Join(dir, "state"), "-o", "json", "--repo", seedBare(t), "--publish", "branch")
+	cmd.Dir, cmd.Env = dir, []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + dir}
+	got, _ := objectOf(t, cmd)
+	isolation, _ := got["isolation"].(map[string]any)
+	if engine, _ := isolation["engine"].(string); got["outcome"] != "published" || !strings.HasSuffix(engine, ", a pod of warm pool agents") {
+		t.Errorf("%v, %q: %v", got["outcome"], engine, got["error"])
+	}
+	if left := n.Kubectl(t, "get", "jobs,sandboxclaims", "--namespace", n.Name, "--output", "name"); strings.TrimSpace(left) != "" {
+		t.Errorf("left behind: %s", left)
+	}
+}
+
 // TestKubeKilled kills kick with SIGKILL while its pod runs. `kick gc` comes to the
 // shim that waits in the pod, takes the work, and leaves nothing.
 func TestKubeKilled(t *testing.T) {

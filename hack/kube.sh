@@ -11,13 +11,15 @@
 #   kube.sh up DIR              starts a cluster that keeps everything in DIR, a new
 #                               directory, and prints its environment when the node
 #                               is ready
+#   kube.sh agent-sandbox DIR   installs agent-sandbox in the cluster: its kinds, and
+#                               its controller, as a program of the node
 #   kube.sh load DIR FILE...    gives the node the images of OCI layouts in tar files,
 #                               as `kick image build` writes them, and prints each
 #                               one's name with its digest
 #   kube.sh stop [-KILL] DIR PROGRAM...
 #                               ends programs of the cluster: kubelet, kube-apiserver,
 #                               etcd, kube-controller-manager, kube-scheduler,
-#                               containerd, netpol
+#                               containerd, netpol, agent-sandbox-controller
 #   kube.sh start DIR PROGRAM...
 #                               starts them again, if they do not run
 #   kube.sh exec DIR COMMAND... runs a command in the cluster's environment:
@@ -87,6 +89,28 @@ build_kube() {
     trap - EXIT
   fi
   [ -x "$bin/kubelet" ] || die "$bin is not whole: remove it, and \`kube.sh build\` makes it again"
+  echo "$bin"
+}
+
+# build_agent_sandbox does the same for agent-sandbox, which not every cluster has.
+# It is as large as Kubernetes and made from another version of it.
+build_agent_sandbox() {
+  local cache=${KICK_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/kick} module=sigs.k8s.io/agent-sandbox version=v0.5.6 made bin new kinds file
+  made=$(declare -f build_agent_sandbox build_module | sha256sum | cut -c1-12)
+  bin=$cache/agent-sandbox-$version-$made
+  if [ ! -d "$bin" ]; then
+    mkdir -p "$cache"
+    new=$(mktemp -d "$cache/agent-sandbox-new-XXXXXX")
+    # shellcheck disable=SC2064 # the directory as it is now
+    trap "rm -rf '$new'" EXIT
+    CGO_ENABLED=0 build_module "$new" $module $version $module/cmd/agent-sandbox-controller >&2
+    # One version of the kinds is used, so nothing converts them.
+    kinds=$("${GO:-go}" mod download -json $module@$version | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')/k8s/crds
+    for file in "$kinds"/*.yaml; do sed '/^  conversion:$/,$d' "$file"; echo ---; done >"$new/kinds.yaml"
+    chmod 755 "$new"
+    mv -T "$new" "$bin" 2>/dev/null || rm -rf "$new"
+    trap - EXIT
+  fi
   echo "$bin"
 }
 
@@ -173,6 +197,19 @@ END
   until_ready "$dir" kube-controller-manager
   trap - EXIT
   cat "$dir/env"
+}
+
+# agent_sandbox installs agent-sandbox. Its controller ends where its kinds are not
+# served.
+agent_sandbox() {
+  local dir bin
+  dir=$(realpath -m "$1")
+  bin=$(build_agent_sandbox)
+  in_dir "$dir" kubectl apply --server-side --filename "$bin/kinds.yaml" >/dev/null
+  in_dir "$dir" kubectl wait --for=condition=Established --timeout=60s --filename "$bin/kinds.yaml" >/dev/null
+  program agent-sandbox-controller --kubeconfig="$dir/admin.kubeconfig" --extensions --leader-elect=false \
+    --enable-webhook=false --manage-webhook-certs=false --metrics-bind-address=0 --health-probe-bind-address=127.0.0.1:8081
+  start "$dir" agent-sandbox-controller
 }
 
 # make_node starts the node's first process, which reaps what its containers
@@ -443,6 +480,7 @@ ready() {
     # Pods are refused where it has not made an account for them.
     kube-controller-manager) in_dir "$dir" kubectl get serviceaccount default ;;
     netpol) enter "$dir" iptables -n -L KUBE-ROUTER-FORWARD ;;
+    agent-sandbox-controller) enter "$dir" bash -c 'exec 3<>/dev/tcp/127.0.0.1/8081; printf "GET /readyz HTTP/1.0\r\n\r\n" >&3; grep -q "200 OK" <&3' ;;
     *) running "$dir" "$2" ;;
   esac >/dev/null 2>&1
 }
@@ -521,10 +559,17 @@ shift
 case $verb in
   help | -h | --help) usage ;;
   install) install_kube ;;
-  build) build_kube ;;
+  build)
+    build_kube
+    build_agent_sandbox >/dev/null
+    ;;
   up | down)
     [ $# = 1 ] || die "$verb wants a directory"
     "$verb" "$1"
+    ;;
+  agent-sandbox)
+    [ $# = 1 ] || die "$verb wants a directory"
+    agent_sandbox "$1"
     ;;
   load)
     [ $# -ge 2 ] || die "load wants a directory and tar files"

@@ -98,6 +98,11 @@ type KubernetesChoice struct {
 	// whose pod would be made as those are takes one of them, and else has a Job.
 	// Empty: every kick has a Job.
 	Pool string `json:"pool,omitempty"`
+	// WarmPool is the name of a SandboxWarmPool of agent-sandbox
+	// (NewSandboxWarmPool), in the cluster where that is installed. Every kick then
+	// claims a sandbox of it and none has a Job: one whose pod would be made as
+	// another fails. Empty: kicks have Jobs.
+	WarmPool string `json:"warmPool,omitempty"`
 	// PoolWait is how long a kick waits for a pod of the pool when none is ready,
 	// before it has a Job. Default: not at all.
 	PoolWait time.Duration `json:"poolWait,omitempty"`
@@ -216,7 +221,7 @@ func (l *Kubernetes) open() (*Kubernetes, error) {
 	all := l.clusters
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	name := strings.Join([]string{l.config.Kubeconfig, l.config.Context, l.config.Namespace}, "\x00")
+	name := strings.Join([]string{l.config.Kubeconfig, l.config.Context, l.config.Namespace, l.owner().Name}, "\x00")
 	c := all.open[name]
 	if c == nil {
 		var err error
@@ -262,8 +267,16 @@ func (l *Kubernetes) find() (*kubeCluster, error) {
 	}
 	run := make([]byte, 8)
 	_, _ = rand.Read(run) // never fails on Linux
-	c.watch = &kubeWatch{client: c.client, namespace: c.namespace, labels: labelLauncher + "=" + hex.EncodeToString(run)}
+	c.watch = &kubeWatch{client: c.client, namespace: c.namespace, labels: labelLauncher + "=" + hex.EncodeToString(run), claims: l.owner() == kube.SandboxClaims}
 	return c, nil
+}
+
+// owner is the kind of what has a kick's pod.
+func (l *Kubernetes) owner() kube.Resource {
+	if l.config.WarmPool != "" {
+		return kube.SandboxClaims
+	}
+	return kube.Jobs
 }
 
 // labelLauncher tells which launcher follows a Job.
@@ -298,6 +311,9 @@ func (l *Kubernetes) shimDigest() (string, error) {
 }
 
 func (l *Kubernetes) newBox(ctx context.Context, spec LaunchSpec, mode frame.Mode) (box, error) {
+	if (l.config.Pool != "" || l.config.Claim != "") && l.config.WarmPool != "" {
+		return nil, specError("pool", fmt.Errorf("%s, and warm pool %s", cmp.Or(l.config.Pool, l.config.Claim), l.config.WarmPool), "Name one of them")
+	}
 	l, err := l.open()
 	if err != nil {
 		return nil, err

@@ -12,17 +12,17 @@ import (
 	"sync"
 	"time"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kickhq/kick/internal/frame"
 	"github.com/kickhq/kick/internal/kube"
 	"github.com/kickhq/kick/internal/resume"
 )
 
-// kubeBox is one Job, from its making to its end, or one that a dead process has
-// left.
+// kubeBox is one Job, claim or claimed pod, from its making to its end, or one that a
+// dead process has left.
 type kubeBox struct {
 	launcher *Kubernetes
 	client   *kube.Client
@@ -40,6 +40,7 @@ type kubeBox struct {
 
 	eye     *kubeEye
 	object  kubeObject
+	shape   string // of the pods of its warm pool
 	cold    string // why it has no pod of the pool, if there is one
 	pod     *corev1.Pod
 	line    *resume.Client
@@ -72,9 +73,7 @@ func (b *kubeBox) start(ctx context.Context, dog *watchdog) (_ line, err error) 
 		}
 	}()
 	if b.adopted {
-		watch := &kubeWatch{client: b.client, namespace: l.config.Namespace, labels: labelID + "=" + b.spec.ID}
-		b.eye = watch.open(b.spec.ID)
-		b.eye.expectOld(b.object)
+		b.eye = watchOne(b.client, l.config.Namespace, b.object)
 		ctx, cancel := context.WithTimeout(ctx, kubeAdopt)
 		defer cancel()
 		if _, err := b.awaitPod(ctx); err != nil {
@@ -132,8 +131,7 @@ func (b *kubeBox) awaitStart(ctx context.Context) (kubeNews, error) {
 // errPending ends waiting for a pod.
 var errPending = errors.New("it did not start in time")
 
-// make claims a pod of the pool, or makes the Job. One of that name is what a dead kick
-// of this id has left, since the id is claimed, or what a call has made that broke off.
+// make claims a sandbox or a pod that stands by, or makes the Job.
 func (b *kubeBox) make(ctx context.Context) error {
 	owner, err := claimOwner()
 	if err != nil {
@@ -155,34 +153,41 @@ func (b *kubeBox) make(ctx context.Context) error {
 	}
 	key, value, _ := strings.Cut(l.watch.labels, "=")
 	b.plan.job.Labels[key], b.plan.job.Spec.Template.Labels[key] = value, value
+	if l.config.WarmPool != "" {
+		return b.fromWarmPool(ctx)
+	}
 	if l.config.Pool != "" {
 		if err := b.fromPool(ctx, start); err != nil || b.object.uid != "" {
 			return err
 		}
 	}
+	return makeOwner(ctx, b, kube.Jobs, b.plan.job, jobMeta)
+}
+
+// makeOwner makes what has the kick's pod, which is b.object then. One of that name
+// is what a dead kick of this id has left, since the id is claimed, or what a call
+// has made that broke off.
+func makeOwner[T any](ctx context.Context, b *kubeBox, r kube.Resource, o *T, meta func(*T) *metav1.ObjectMeta) error {
+	want := objectOf(r, meta(o))
 	for {
-		made, err := kube.Create(ctx, b.client, kube.Jobs, l.config.Namespace, b.plan.job, false)
+		made, err := kube.Create(ctx, b.client, r, b.launcher.config.Namespace, o, false)
 		if apierrors.IsAlreadyExists(err) {
-			old, err := kube.Get[batchv1.Job](ctx, b.client, kube.Jobs, l.config.Namespace, b.plan.job.Name)
-			switch {
-			case apierrors.IsNotFound(err):
-				continue
-			case err != nil:
-				return b.failed(ctx, "look at the Job "+b.plan.job.Name, err)
-			case old.Annotations[jobStart] == start:
-				made = old
-			default:
-				if err := b.removeOld(ctx, objectOf(kube.Jobs, &old.ObjectMeta)); err != nil {
-					return err
-				}
+			if made, err = kube.Get[T](ctx, b.client, r, b.launcher.config.Namespace, want.name); apierrors.IsNotFound(err) {
 				continue
 			}
-		} else if err != nil {
-			return b.failed(ctx, "make the Job "+b.plan.job.Name, err)
 		}
-		b.object = objectOf(kube.Jobs, &made.ObjectMeta)
-		b.eye.expect(b.object)
-		return nil
+		switch there := objectOf(r, meta(made)); {
+		case err != nil:
+			return b.failed(ctx, "make the "+want.String(), err)
+		case there.start != want.start:
+			if err := b.removeOld(ctx, there); err != nil {
+				return err
+			}
+		default:
+			b.object = there
+			b.eye.expect(b.object)
+			return nil
+		}
 	}
 }
 
@@ -210,10 +215,8 @@ func (b *kubeBox) removeOld(ctx context.Context, old kubeObject) error {
 func removeObject(ctx context.Context, c *kube.Client, namespace string, o kubeObject) error {
 	ctx, cancel := context.WithTimeout(ctx, kubeRemove)
 	defer cancel()
-	w := &kubeWatch{client: c, namespace: namespace, labels: labelID + "=" + o.id}
-	e := w.open(o.id)
+	e := watchOne(c, namespace, o)
 	defer e.close()
-	e.expectOld(o)
 	if err := c.Delete(ctx, o.resource, namespace, o.name, o.uid); err != nil {
 		return kubeError("remove the "+o.String(), err)
 	}
@@ -243,6 +246,13 @@ func (e *kubeEye) awaitEnd(ctx context.Context, o kubeObject) error {
 func (b *kubeBox) awaitPod(ctx context.Context) (kubeNews, error) {
 	for {
 		seen, changed, blind := b.eye.look()
+		if name := seen.untaken(); name != "" && !b.adopted {
+			if took, err := b.takePod(ctx, name); err != nil {
+				return kubeNews{}, err
+			} else if took {
+				continue
+			}
+		}
 		n := seen.news()
 		begun, installing := installs(seen.pod)
 		b.begun = b.begun || begun || blind != nil
@@ -273,24 +283,25 @@ func (b *kubeBox) awaitPod(ctx context.Context) (kubeNews, error) {
 
 // find finds what a dead kick of this id has left.
 func (b *kubeBox) find(ctx context.Context) error {
-	name := "kick-" + b.spec.ID
+	l := b.launcher
+	r, want := l.owner(), kubeObject{resource: l.owner(), name: "kick-" + b.spec.ID}
 	b.adopted = true
-	j, err := kube.Get[batchv1.Job](ctx, b.client, kube.Jobs, b.launcher.config.Namespace, name)
+	o, err := kube.Get[metav1.PartialObjectMetadata](ctx, b.client, r, l.config.Namespace, want.name)
 	switch {
-	case err == nil && j.Labels[labelID] != b.spec.ID:
-		return &Error{Kind: ErrRuntime, Op: "collect the work of " + name, Err: errors.New("the Job of that name is not kick's")}
+	case err == nil && o.Labels[labelID] != b.spec.ID:
+		return &Error{Kind: ErrRuntime, Op: "collect the work of " + want.name, Err: fmt.Errorf("the %v is not kick's", want)}
 	case err == nil:
-		b.object = objectOf(kube.Jobs, &j.ObjectMeta)
+		b.object = objectOf(r, &o.ObjectMeta)
 		return nil
 	case !apierrors.IsNotFound(err):
-		return b.failed(ctx, "look at the Job "+name, err)
+		return b.failed(ctx, "look at the "+want.String(), err)
 	}
-	p, err := claimedPod(ctx, b.client, b.launcher.config.Namespace, b.spec.ID)
+	p, err := claimedPod(ctx, b.client, l.config.Namespace, b.spec.ID)
 	switch {
 	case err != nil:
 		return b.failed(ctx, "look for a pod that "+b.spec.ID+" has claimed", err)
 	case p == nil:
-		return &Error{Kind: ErrRuntime, Op: "collect the work of " + name, Err: errPodGone, Remedy: "What had come back before is kept"}
+		return &Error{Kind: ErrRuntime, Op: "collect the work of " + want.name, Err: errPodGone, Remedy: "What had come back before is kept"}
 	}
 	b.object = objectOf(kube.Pods, &p.ObjectMeta)
 	return nil
@@ -449,6 +460,10 @@ func (b *kubeBox) describe(r *Result) {
 		r.Isolation.Engine += ", " + b.cold
 	case b.object.resource == kube.Pods:
 		r.Isolation.Engine += ", a pod of pool " + b.pod.Labels[labelPool]
+	case b.object.resource == kube.SandboxClaims && b.pod.Name == b.object.name:
+		r.Isolation.Engine += ", a pod made for its claim, since of warm pool " + b.launcher.config.WarmPool + " none was ready"
+	case b.object.resource == kube.SandboxClaims:
+		r.Isolation.Engine += ", a pod of warm pool " + b.launcher.config.WarmPool
 	}
 }
 

@@ -8,9 +8,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 
 	batchv1 "k8s.io/api/batch/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kickhq/kick/internal/kube"
 )
@@ -41,14 +42,7 @@ func (l *Kubernetes) Rights(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	rules := slices.Clone(KubernetesRules)
-	if l.config.Claim != "" {
-		rules = append(rules, KubernetesClaimRules...)
-	}
-	if l.config.Pool != "" {
-		rules = append(rules, KubernetesPoolRules...)
-	}
-	return l.rights(ctx, l.config.Namespace, rules)
+	return l.rights(ctx, l.config.Namespace, l.config.Rules())
 }
 
 // rights asks for each rule whether it is granted.
@@ -74,8 +68,8 @@ func (c *kubeCluster) rights(ctx context.Context, namespace string, rules []Kube
 
 // Reap implements Reaper, in all namespaces that this state has used. A pod whose
 // kick is dead ends by itself after a while (KubernetesConfig.Alone), and until then
-// has work that can still be taken: so a Job is removed when its pod has ended, or
-// when it is past its deadline, and only if its kick does not live. A directory in a
+// has work that can still be taken: so a Job or a SandboxClaim is removed when its pod
+// has ended, or when it is past its deadline, and only if its kick does not live. A directory in a
 // claim has the work for longer, and goes when the workspace on this host has gone,
 // which is when the work was taken or given up.
 func (l *Kubernetes) Reap(ctx context.Context) ([]string, error) {
@@ -109,7 +103,7 @@ func (l *Kubernetes) eachNamespace(reap func(KubernetesChoice) ([]string, error)
 
 // remember notes for a later reaper which namespace this is.
 func (l *Kubernetes) remember() error {
-	b, err := json.Marshal(KubernetesChoice{Kubeconfig: l.config.Kubeconfig, Context: l.config.Context, Namespace: l.config.Namespace})
+	b, err := json.Marshal(KubernetesChoice{Kubeconfig: l.config.Kubeconfig, Context: l.config.Context, Namespace: l.config.Namespace, WarmPool: l.config.WarmPool})
 	if err != nil {
 		return err
 	}
@@ -125,9 +119,9 @@ func (l *Kubernetes) reap(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	jobs, _, err := kube.List[batchv1.Job](ctx, l.client, kube.Selection{Resource: kube.Jobs, Namespace: l.config.Namespace, Labels: labelID})
+	all, err := l.objects(ctx)
 	if err != nil {
-		return nil, kubeError("list the Jobs of kick", err)
+		return nil, err
 	}
 	here, err := claimOwner()
 	if err != nil {
@@ -135,24 +129,51 @@ func (l *Kubernetes) reap(ctx context.Context) ([]string, error) {
 	}
 	removed := map[string]bool{}
 	var errs []error
-	for _, j := range jobs {
-		id := j.Labels[labelID]
-		if !idForm.MatchString(id) || j.Name != "kick-"+id {
-			continue // not one that this launcher has made
-		}
-		ended := j.Status.Active == 0 && len(j.Status.Conditions) > 0
-		ok, err := l.reapOne(ctx, objectOf(kube.Jobs, &j.ObjectMeta), here, ended)
+	for _, o := range all {
+		ok, err := o.reap(here, o.ended, func() error { return removeObject(ctx, l.client, l.config.Namespace, o) })
 		if errs = append(errs, err); ok {
-			removed[id] = true
+			removed[o.id] = true
 		}
 	}
-	errs = append(errs, l.reapClaimed(ctx, here, removed))
 	return names(removed), errors.Join(errs...)
 }
 
-// reapOne removes what a kick has, if it is to be reaped.
-func (l *Kubernetes) reapOne(ctx context.Context, o kubeObject, here string, ended bool) (removed bool, err error) {
-	return o.reap(here, ended, func() error { return removeObject(ctx, l.client, l.config.Namespace, o) })
+// objects are all that kicks have in the namespace.
+func (l *Kubernetes) objects(ctx context.Context) (all []kubeObject, err error) {
+	ours := kube.Selection{Resource: l.owner(), Namespace: l.config.Namespace, Labels: labelID}
+	add := func(r kube.Resource, m *metav1.ObjectMeta, ended bool) {
+		o := objectOf(r, m)
+		o.ended = ended
+		// One of another name is not one that this launcher has made.
+		if idForm.MatchString(o.id) && (r == kube.Pods || o.name == "kick-"+o.id) {
+			all = append(all, o)
+		}
+	}
+	if l.config.WarmPool != "" {
+		claims, _, err := kube.List[sandboxClaim](ctx, l.client, ours)
+		for _, c := range claims {
+			add(kube.SandboxClaims, &c.Metadata, c.condition("Finished").Status == metav1.ConditionTrue)
+		}
+		if err != nil && !apierrors.IsNotFound(err) { // without agent-sandbox there is no claim
+			return nil, kubeError("list the SandboxClaims of kick", err)
+		}
+		return all, nil
+	}
+	jobs, _, err := kube.List[batchv1.Job](ctx, l.client, ours)
+	if err != nil {
+		return nil, kubeError("list the Jobs of kick", err)
+	}
+	for _, j := range jobs {
+		add(kube.Jobs, &j.ObjectMeta, j.Status.Active == 0 && len(j.Status.Conditions) > 0)
+	}
+	pods, err := claimedPods(ctx, l.client, l.config.Namespace, "")
+	if err != nil {
+		return nil, kubeError("list the pods that kicks have claimed", err)
+	}
+	for _, p := range pods {
+		add(kube.Pods, &p.ObjectMeta, podNews(&p, "").phase == kubeEnded)
+	}
+	return all, nil
 }
 
 // reap removes what a kick has, if that has ended or is past its deadline and the kick

@@ -1,6 +1,9 @@
 package sandbox
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // KubernetesRule is what kick's account may do with one kind of object in the
 // namespace of its sandboxes.
@@ -18,6 +21,21 @@ var KubernetesRules = []KubernetesRule{
 	{"", "pods", []string{"list", "watch"}, "the Job's pod: its state, and its end"},
 	{"", "pods/exec", []string{"get", "create"}, "the line to the shim; newer API servers want create too"},
 	{"", "events", []string{"list", "watch"}, "why a pod does not start"},
+}
+
+// Rules is all that a launcher of this choice asks of the API server.
+func (c KubernetesChoice) Rules() []KubernetesRule {
+	if c.WarmPool != "" {
+		return KubernetesWarmRules
+	}
+	rules := slices.Clone(KubernetesRules)
+	if c.Claim != "" {
+		rules = append(rules, KubernetesClaimRules...)
+	}
+	if c.Pool != "" {
+		rules = append(rules, KubernetesPoolRules...)
+	}
+	return rules
 }
 
 // split takes what is below a kind apart, as in "pods/exec".

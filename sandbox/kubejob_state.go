@@ -7,6 +7,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // kubePhase is how far a pod is.
@@ -33,12 +34,24 @@ type kubeNews struct {
 // kubeSeen is what was seen of a Job last.
 type kubeSeen struct {
 	job               *batchv1.Job
+	claim             *sandboxClaim // of those that have one and no Job
 	pod               *corev1.Pod
-	jobGone, podGone  bool
+	jobGone, podGone  bool   // jobGone: the claim, too
 	noJob             bool   // the pod was claimed and has none
 	unlisted          bool   // the pod is known from its claim, and not yet from the watch
 	jobSaid, podSaid  string // the last warning about each
 	jobCause, podWhat string // the reasons of these events
+}
+
+// owner is what has the pod; nil if it was not seen.
+func (s *kubeSeen) owner() *metav1.ObjectMeta {
+	switch {
+	case s.job != nil:
+		return &s.job.ObjectMeta
+	case s.claim != nil:
+		return &s.claim.Metadata
+	}
+	return nil
 }
 
 // news says what that means.
@@ -62,16 +75,23 @@ func (s *kubeSeen) news() kubeNews {
 	switch {
 	case s.podGone:
 		return ended(ReasonLost, true, "", "the pod was deleted")
-	case s.jobGone || s.job != nil && s.job.DeletionTimestamp != nil:
-		return ended(ReasonLost, false, "Whoever did that may have had a reason: kubectl get events, and the API server's audit log", "the Job was deleted by somebody else")
+	case s.jobGone || s.owner() != nil && s.owner().DeletionTimestamp != nil:
+		what := "Job"
+		if s.claim != nil {
+			what = "SandboxClaim"
+		}
+		return ended(ReasonLost, false, "Whoever did that may have had a reason: kubectl get events, and the API server's audit log", "the %s was deleted by somebody else", what)
 	case s.pod != nil:
 		return podNews(s.pod, s.podSaid)
 	}
 	return s.withoutPod()
 }
 
-// withoutPod is why a Job has no pod.
+// withoutPod is why there is no pod.
 func (s *kubeSeen) withoutPod() kubeNews {
+	if s.claim != nil {
+		return s.claim.news()
+	}
 	if s.job != nil && s.job.Spec.Suspend != nil && *s.job.Spec.Suspend {
 		return kubeNews{why: "the Job is suspended, as by a queue"}
 	}
@@ -80,13 +100,19 @@ func (s *kubeSeen) withoutPod() kubeNews {
 		return n
 	}
 	if strings.Contains(s.jobSaid, "exceeded quota") {
-		n.why, n.remedy = "quota is full: "+s.jobSaid, "Wait for other kicks to end, or raise the ResourceQuota of the namespace"
+		n.why, n.remedy = "quota is full: "+s.jobSaid, remedyQuota
 		return n
 	}
 	n.phase, n.reason, n.why = kubeEnded, ReasonStartFailed, "the pod was refused: "+s.jobSaid
-	n.remedy = "See which admission rule of the namespace it is; `kick manifests kubernetes` prints a namespace that takes kick's pods"
+	n.remedy = remedyRefused
 	return n
 }
+
+// What to do about a pod that may not be made.
+const (
+	remedyQuota   = "Wait for other kicks to end, or raise the ResourceQuota of the namespace"
+	remedyRefused = "See which admission rule of the namespace it is; `kick manifests kubernetes` prints a namespace that takes kick's pods"
+)
 
 // waitingForGood are reasons of a container that waits and will not start.
 var waitingForGood = map[string]string{

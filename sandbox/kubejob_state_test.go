@@ -26,6 +26,11 @@ func failed(reason, message string) string {
 	return `{"status": {"phase": "Failed", "reason": "` + reason + `", "message": "` + message + `"}}`
 }
 
+// claimIs is a claim that is not ready.
+func claimIs(reason, message string) string {
+	return `{"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "` + reason + `", "message": "` + message + `"}]}}`
+}
+
 const (
 	agentRuns  = `{"running": {"startedAt": "2026-01-02T03:04:05Z"}}`
 	podDeleted = `{"metadata": {"deletionTimestamp": "2026-01-02T03:04:05Z"}, "status": {"phase": "Running", "containerStatuses": [{"name": "agent", "state": {"running": {}}}]}}`
@@ -41,9 +46,9 @@ func TestKubeNews(t *testing.T) {
 	waits := func(why string) kubeNews { return kubeNews{why: why} }
 	runs := kubeNews{phase: kubeRunning, why: "it runs"}
 	for name, tt := range map[string]struct {
-		job, pod string
-		seen     kubeSeen
-		want     kubeNews // of why and remedy a part
+		job, claim, pod string
+		seen            kubeSeen
+		want            kubeNews // of why and remedy a part
 	}{
 		// Before the pod is there.
 		"nothing yet":   {want: waits("the Job has no pod yet")},
@@ -151,10 +156,32 @@ func TestKubeNews(t *testing.T) {
 		"Job gone before the pod starts": {
 			job: `{}`, pod: `{"status": {"phase": "Pending"}}`, seen: kubeSeen{jobGone: true}, want: ended(ReasonLost, "the Job was deleted"),
 		},
+
+		// A claim of agent-sandbox.
+		"claim unseen": {claim: `{}`, want: kubeNews{why: "nothing has looked at the claim yet", remedy: "controller of agent-sandbox"}},
+		"claim waits":  {claim: claimIs("DependenciesNotReady", "Pod exists with phase: Pending"), want: waits("the claim waits: DependenciesNotReady: Pod exists")},
+		"no warm pool": {
+			claim: claimIs("WarmPoolNotFound", `SandboxWarmPool \"agents\" not found`),
+			want:  kubeNews{phase: kubeEnded, reason: ReasonStartFailed, why: `WarmPoolNotFound: SandboxWarmPool "agents" not found`, remedy: "kick manifests kubernetes"},
+		},
+		"claim over quota": {
+			claim: claimIs("ReconcilerError", `Error seen: pods \"kick-k1\" is forbidden: exceeded quota: kick-none`),
+			want:  kubeNews{why: "quota is full: Error seen", remedy: "ResourceQuota"},
+		},
+		"claim refused": {
+			claim: claimIs("ReconcilerError", `Error seen: pods \"kick-k1\" is forbidden: violates PodSecurity \"restricted:latest\"`),
+			want:  kubeNews{phase: kubeEnded, reason: ReasonStartFailed, why: "the pod was refused: Error seen", remedy: "admission rule"},
+		},
+		"claim expired":      {claim: claimIs("ClaimExpired", "Claim expired."), want: kubeNews{phase: kubeEnded, reason: ReasonStartFailed, why: "time is over", remedy: "clocks"}},
+		"claim gone":         {claim: `{}`, seen: kubeSeen{jobGone: true}, want: ended(ReasonLost, "the SandboxClaim was deleted")},
+		"claim ready, taken": {claim: claimIs("DependenciesReady", ""), pod: agentIs(agentRuns), want: runs},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := tt.seen
+			if tt.claim != "" {
+				s.claim = kubeObjectOf[sandboxClaim](t, tt.claim)
+			}
 			if tt.job != "" {
 				s.job = kubeObjectOf[batchv1.Job](t, tt.job)
 			}

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"sync"
@@ -13,13 +14,14 @@ import (
 	"github.com/kickhq/kick/internal/kube"
 )
 
-// kubeWatch follows all Jobs of one launcher, their pods, and the warnings of the
-// namespace, for any number of kicks at once: three watches, whatever their number.
-// It watches while there is a kick.
+// kubeWatch follows all Jobs of one launcher, or its claims of sandboxes, their
+// pods, and the warnings of the namespace, for any number of kicks at once: three
+// watches, whatever their number. It watches while there is a kick.
 type kubeWatch struct {
 	client    *kube.Client
 	namespace string
 	labels    string
+	claims    bool // and no Jobs
 
 	mu     sync.Mutex
 	kicks  map[string]*kubeEye // by id
@@ -35,7 +37,8 @@ type kubeEye struct {
 	mu      sync.Mutex
 	changed chan struct{} // closed, and made anew, with every change
 	seen    kubeSeen
-	uid     string // of the Job that is meant; empty: any
+	uid     string // of the Job, claim or pod that is meant; empty: any
+	start   string // the attempt that has made it
 	blind   error  // why nothing is seen any more
 }
 
@@ -53,6 +56,14 @@ func (w *kubeWatch) open(id string) *kubeEye {
 		w.cancel, w.done = cancel, make(chan struct{})
 		go w.follow(ctx, w.done)
 	}
+	return e
+}
+
+// watchOne looks at one object alone, which was there before.
+func watchOne(c *kube.Client, namespace string, o kubeObject) *kubeEye {
+	w := &kubeWatch{client: c, namespace: namespace, labels: labelID + "=" + o.id, claims: o.resource == kube.SandboxClaims}
+	e := w.open(o.id)
+	e.expectOld(o)
 	return e
 }
 
@@ -86,7 +97,14 @@ func (w *kubeWatch) follow(ctx context.Context, done chan struct{}) {
 		return kube.Selection{Resource: r, Namespace: w.namespace, Labels: w.labels}
 	}
 	run(func() error {
-		return kube.Follow(ctx, w.client, ours(kube.Jobs), kube.Follower[batchv1.Job]{All: w.allJobs, Changed: w.job, Gone: w.jobGone})
+		if w.claims {
+			return kube.Follow(ctx, w.client, ours(kube.SandboxClaims), ownersOf(w, (*sandboxClaim).meta, func(s *kubeSeen, c *sandboxClaim) { s.claim = c }))
+		}
+		return kube.Follow(ctx, w.client, ours(kube.Jobs), ownersOf(w, jobMeta, func(s *kubeSeen, j *batchv1.Job) {
+			// What is not looked at is not kept: 5,000 Jobs are to fit into memory.
+			j.Spec.Template = corev1.PodTemplateSpec{}
+			s.job = j
+		}))
 	})
 	run(func() error {
 		return kube.Follow(ctx, w.client, ours(kube.Pods), kube.Follower[corev1.Pod]{All: w.allPods, Changed: w.pod, Gone: w.podGone})
@@ -133,8 +151,8 @@ func (e *kubeEye) look() (kubeSeen, <-chan struct{}, error) {
 // expect forgets what was seen of another one of the same kick.
 func (e *kubeEye) expect(o kubeObject) {
 	e.update(func(e *kubeEye) {
-		e.uid = o.uid
-		if e.seen.job != nil && string(e.seen.job.UID) != o.uid || e.seen.pod != nil && !e.owns(e.seen.pod) {
+		e.uid, e.start = o.uid, o.start
+		if m := e.seen.owner(); m != nil && string(m.UID) != o.uid || e.seen.pod != nil && !e.owns(e.seen.pod) {
 			e.seen = kubeSeen{}
 		}
 		e.seen.noJob = o.resource == kube.Pods
@@ -147,47 +165,54 @@ func (e *kubeEye) expectOld(o kubeObject) {
 	e.expect(o)
 	e.update(func(e *kubeEye) {
 		meta := metav1.ObjectMeta{Name: o.name, UID: types.UID(o.uid)}
-		if e.seen.noJob && e.seen.pod == nil {
-			e.seen.pod = &corev1.Pod{ObjectMeta: meta}
-		}
-		if !e.seen.noJob && e.seen.job == nil {
-			e.seen.job = &batchv1.Job{ObjectMeta: meta}
-		}
-	})
-}
-
-func (w *kubeWatch) job(j *batchv1.Job) {
-	// What is not looked at is not kept: 5,000 Jobs are to fit into memory.
-	j.ManagedFields, j.Spec.Template = nil, corev1.PodTemplateSpec{}
-	w.one(j.Labels[labelID], func(e *kubeEye) {
-		if e.uid == "" || e.uid == string(j.UID) {
-			e.seen.job = j
+		switch o.resource {
+		case kube.Pods:
+			e.seen.pod = cmp.Or(e.seen.pod, &corev1.Pod{ObjectMeta: meta})
+		case kube.SandboxClaims:
+			e.seen.claim = cmp.Or(e.seen.claim, &sandboxClaim{Metadata: meta})
+		default:
+			e.seen.job = cmp.Or(e.seen.job, &batchv1.Job{ObjectMeta: meta})
 		}
 	})
 }
 
-func (w *kubeWatch) jobGone(j *batchv1.Job) {
-	w.one(j.Labels[labelID], func(e *kubeEye) {
-		if e.uid == string(j.UID) {
-			e.seen.jobGone = true
-		}
-	})
-}
+func jobMeta(j *batchv1.Job) *metav1.ObjectMeta { return &j.ObjectMeta }
 
-func (w *kubeWatch) allJobs(list []batchv1.Job) {
-	there := map[string]bool{}
-	for i := range list {
-		there[string(list[i].UID)] = true
-		w.job(&list[i])
+// ownersOf follows what has the pods, of either kind.
+func ownersOf[T any](w *kubeWatch, meta func(*T) *metav1.ObjectMeta, set func(*kubeSeen, *T)) kube.Follower[T] {
+	changed := func(o *T) {
+		m := meta(o)
+		m.ManagedFields = nil
+		w.one(m.Labels[labelID], func(e *kubeEye) {
+			if e.uid == "" || e.uid == string(m.UID) {
+				set(&e.seen, o)
+			}
+		})
 	}
-	w.each(func(e *kubeEye) {
-		e.seen.jobGone = e.seen.jobGone || e.seen.job != nil && !there[string(e.seen.job.UID)]
-	})
+	return kube.Follower[T]{
+		Changed: changed,
+		Gone: func(o *T) {
+			m := meta(o)
+			w.one(m.Labels[labelID], func(e *kubeEye) { e.seen.jobGone = e.seen.jobGone || e.uid == string(m.UID) })
+		},
+		All: func(list []T) {
+			there := map[string]bool{}
+			for i := range list {
+				there[string(meta(&list[i]).UID)] = true
+				changed(&list[i])
+			}
+			w.each(func(e *kubeEye) {
+				m := e.seen.owner()
+				e.seen.jobGone = e.seen.jobGone || m != nil && !there[string(m.UID)]
+			})
+		},
+	}
 }
 
-// owns tells whether a pod is of the Job that is meant, or the one that is meant.
+// owns tells whether a pod is of the Job that is meant, or was taken for the claim
+// that is, or is the one that is meant.
 func (e *kubeEye) owns(p *corev1.Pod) bool {
-	if e.uid == string(p.UID) {
+	if e.uid == string(p.UID) || e.start != "" && p.Annotations[jobStart] == e.start {
 		return true
 	}
 	for _, o := range p.OwnerReferences {
@@ -226,7 +251,8 @@ func (w *kubeWatch) allPods(list []corev1.Pod) {
 	})
 }
 
-// warning takes an event. A pod's name is the Job's with five characters more.
+// warning takes an event. A pod's name is the Job's with five characters more, or
+// that of the claim for which it was made.
 func (w *kubeWatch) warning(v *corev1.Event) {
 	name, isKick := strings.CutPrefix(v.InvolvedObject.Name, "kick-")
 	if !isKick {
@@ -241,12 +267,14 @@ func (w *kubeWatch) warning(v *corev1.Event) {
 			}
 		})
 	case "Pod":
+		said := func(e *kubeEye) {
+			if e.seen.pod == nil || e.seen.pod.UID == v.InvolvedObject.UID {
+				e.seen.podSaid, e.seen.podWhat = v.Reason+": "+message, v.Reason
+			}
+		}
+		w.one(name, said)
 		if i := strings.LastIndexByte(name, '-'); i > 0 {
-			w.one(name[:i], func(e *kubeEye) {
-				if e.seen.pod == nil || e.seen.pod.UID == v.InvolvedObject.UID {
-					e.seen.podSaid, e.seen.podWhat = v.Reason+": "+message, v.Reason
-				}
-			})
+			w.one(name[:i], said)
 		}
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"math"
 	"time"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -97,8 +96,7 @@ func (b *kubeBox) fromPool(ctx context.Context, start string) error {
 		return err
 	}
 	b.cold = ""
-	now := time.Now()
-	old, err := kube.Get[batchv1.Job](ctx, b.client, kube.Jobs, l.config.Namespace, b.plan.job.Name)
+	old, err := kube.Get[metav1.PartialObjectMetadata](ctx, b.client, kube.Jobs, l.config.Namespace, b.plan.job.Name)
 	if err == nil {
 		err = b.removeOld(ctx, objectOf(kube.Jobs, &old.ObjectMeta))
 	}
@@ -112,11 +110,7 @@ func (b *kubeBox) fromPool(ctx context.Context, start string) error {
 	}
 	claimed, err := pool.claim(ctx, kubeClaim[corev1.Pod]{
 		id: b.spec.ID, start: start, labels: labels, annotations: b.plan.job.Annotations,
-		// From here on the node ends it, whatever has become of kick.
-		spec: func(p *corev1.Pod) map[string]any {
-			age := max(now.Sub(p.Status.StartTime.Time), 0)
-			return map[string]any{"activeDeadlineSeconds": int64(math.Ceil((age + b.plan.lifetime()).Seconds()))}
-		},
+		spec:   b.deadline,
 		remove: func(p *corev1.Pod) error { return b.removeOld(ctx, objectOf(kube.Pods, &p.ObjectMeta)) },
 	}, l.config.PoolWait)
 	switch {
@@ -130,6 +124,16 @@ func (b *kubeBox) fromPool(ctx context.Context, start string) error {
 	b.plan.job.Spec.Template.Spec = pod
 	b.eye.update(func(e *kubeEye) { e.uid, e.seen = b.object.uid, kubeSeen{pod: claimed, noJob: true, unlisted: true} })
 	return nil
+}
+
+// deadline is what of a pod is changed with the claim. From then on the node ends
+// it, whatever has become of kick.
+func (b *kubeBox) deadline(p *corev1.Pod) map[string]any {
+	age := time.Duration(0)
+	if p.Status.StartTime != nil {
+		age = max(time.Since(p.Status.StartTime.Time), 0)
+	}
+	return map[string]any{"activeDeadlineSeconds": int64(math.Ceil((age + b.plan.lifetime()).Seconds()))}
 }
 
 // podStandsBy tells a pod whose shim waits, and has from the pod's start: one that
@@ -162,39 +166,23 @@ func claimedPods(ctx context.Context, c *kube.Client, namespace, which string) (
 	return list, err
 }
 
-// reapClaimed is what Reap does with claimed pods, which have no Job.
-func (l *Kubernetes) reapClaimed(ctx context.Context, here string, removed map[string]bool) error {
-	pods, err := claimedPods(ctx, l.client, l.config.Namespace, "")
-	if err != nil {
-		return kubeError("list the pods that kicks have claimed", err)
-	}
-	var errs []error
-	for _, p := range pods {
-		ended := podNews(&p, "").phase == kubeEnded
-		ok, err := l.reapOne(ctx, objectOf(kube.Pods, &p.ObjectMeta), here, ended)
-		if errs = append(errs, err); ok {
-			removed[p.Labels[labelID]] = true
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// kubeObject is what a kick has in the cluster, and its end is the kick's: a Job, or
-// a pod that it has claimed.
+// kubeObject is what a kick has in the cluster, and its end is the kick's: a Job, a
+// claim of a sandbox, or a pod that it has claimed.
 type kubeObject struct {
 	resource           kube.Resource
 	name, uid          string
 	id, owner, expires string // of the kick
 	start              string // which attempt has made it
+	ended              bool   // of those that are listed: nothing runs in it any more
 }
 
 func objectOf(r kube.Resource, m *metav1.ObjectMeta) kubeObject {
-	return kubeObject{r, m.Name, string(m.UID), m.Labels[labelID], m.Labels[labelOwner], m.Annotations[jobDeadline], m.Annotations[jobStart]}
+	return kubeObject{r, m.Name, string(m.UID), m.Labels[labelID], m.Labels[labelOwner], m.Annotations[jobDeadline], m.Annotations[jobStart], false}
 }
 
 // String is for messages.
 func (o kubeObject) String() string {
-	return map[kube.Resource]string{kube.Jobs: "Job ", kube.Pods: "pod ", kubevirtapi.Instances: "machine "}[o.resource] + o.name
+	return map[kube.Resource]string{kube.Jobs: "Job ", kube.Pods: "pod ", kube.SandboxClaims: "SandboxClaim ", kubevirtapi.Instances: "machine "}[o.resource] + o.name
 }
 
 func (o kubeObject) expired() bool {

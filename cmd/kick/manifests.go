@@ -35,9 +35,10 @@ func newManifestsKubernetes() *cobra.Command {
 namespace for them with restricted Pod Security, kick's account with the verbs
 that it uses and no other, NetworkPolicies by which a sandbox reaches kick's
 gateway and nothing else, priority classes with a quota for each, with --image
-a DaemonSet that keeps an image on every node, and with --pool a Deployment of
-pods that stand by, for kicks that begin at once. Nothing is sent: apply
-it as a cluster administrator, which kick need not be.
+a DaemonSet that keeps an image on every node, and with --pool pods that stand
+by, for kicks that begin at once: a Deployment, or a SandboxWarmPool if the agent
+has kubernetes.warm_pool. Nothing is sent: apply it as a cluster administrator,
+which kick need not be.
 
 Without --gateway-address, kick runs in the cluster: in a pod with the label
 app.kubernetes.io/name=kick-gateway in the gateway's namespace.`,
@@ -111,8 +112,8 @@ func (o *kubernetesOptions) forAgent() error {
 	if err != nil {
 		return usageError{err}
 	}
-	if o.Pool != 0 && r.Kubernetes.Value.Pool == "" {
-		return usagef("--pool: agent %s takes its pods from none: set kubernetes.pool to its name in kick.yaml", o.agent)
+	if k := r.Kubernetes.Value; o.Pool != 0 && k.Pool == "" && k.WarmPool == "" {
+		return usagef("--pool: agent %s takes its pods from none: set kubernetes.pool or kubernetes.warm_pool to its name in kick.yaml", o.agent)
 	}
 	o.Image, o.Limits = r.Image.Value, r.Limits()
 	o.Standby.KubernetesChoice = r.Kubernetes.Value

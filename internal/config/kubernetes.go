@@ -54,6 +54,8 @@ var kubernetesFields = []field[sandbox.KubernetesChoice]{
 		kubeNameSchema, kubeText(func(c *sandbox.KubernetesChoice) *string { return &c.Queue }, readKubeName)},
 	{"pool", "A pool of pods that stand by, as kick manifests kubernetes --pool writes it, from which a kick takes one if its own would be made the same. Default: every kick has a Job.",
 		kubeNameSchema, kubeText(func(c *sandbox.KubernetesChoice) *string { return &c.Pool }, readKubeName)},
+	{"warm_pool", "A SandboxWarmPool of agent-sandbox, as kick manifests kubernetes --agent writes it, from which every kick claims its pod. Default: every kick has a Job.",
+		kubeNameSchema, kubeText(func(c *sandbox.KubernetesChoice) *string { return &c.WarmPool }, readKubeName)},
 	{"pool_wait_s", "Seconds that a kick waits for a pod of the pool when none is ready, before it has a Job. Default: not at all.",
 		object{"type": "integer", "minimum": 0, "maximum": maxTimeout}, func(d *decoder, p place, c *sandbox.KubernetesChoice) {
 			if v, ok := readTimeout(d, p); ok {
@@ -223,6 +225,10 @@ func decodeKubernetes(d *decoder, p place, b *sandboxBlock) {
 	v := Value[sandbox.KubernetesChoice]{Source: d.source(p)}
 	decodeMapping(d, p, &v.Value, kubernetesFields)
 	switch c := v.Value; {
+	case c.Pool != "" && c.WarmPool != "":
+		d.problem(p, "has both pool and warm_pool", "remove one of the two")
+	case c.Claim != "" && c.WarmPool != "":
+		d.problem(p, "has both claim and warm_pool", "remove one of the two: a sandbox that stands by was made before its kick has a directory in the claim")
 	case c.Claim != "" && c.Pool != "":
 		d.problem(p, "has both claim and pool", "remove one of the two: a pod that stands by was made before its kick has a directory in the claim")
 	case c.Claim == "" && c.ClaimPath != "":

@@ -37,6 +37,10 @@ var (
 	Quotas  = Resource{"", "v1", "resourcequotas"}
 	Secrets = Resource{"", "v1", "secrets"}
 	Reviews = Resource{"authorization.k8s.io", "v1", "selfsubjectaccessreviews"}
+
+	// These are agent-sandbox's.
+	SandboxClaims    = Resource{"extensions.agents.x-k8s.io", "v1beta1", "sandboxclaims"}
+	SandboxWarmPools = Resource{"extensions.agents.x-k8s.io", "v1beta1", "sandboxwarmpools"}
 )
 
 // Client asks one API server. It may be used at once.

@@ -15,6 +15,8 @@ const (
 	Scheduler  = "kube-scheduler"
 	Controller = "kube-controller-manager"
 	Enforcer   = "netpol" // of NetworkPolicies; its rules stay when it ends
+	// AgentSandbox is there after Cluster.AgentSandbox.
+	AgentSandbox = "agent-sandbox-controller"
 )
 
 // Stop ends a program of the cluster, which the caller has by OpenAlone, and

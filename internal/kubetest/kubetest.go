@@ -140,6 +140,13 @@ func (c *Cluster) Load(t testing.TB, tar string) string {
 	return strings.TrimSpace(output(t, command(c.Script, "load", c.Dir, tar)))
 }
 
+// AgentSandbox installs agent-sandbox, the real one: its kinds and its controller,
+// which is a program of the cluster. Where it is there already, nothing changes.
+func (c *Cluster) AgentSandbox(t testing.TB) {
+	t.Helper()
+	output(t, command(c.Script, "agent-sandbox", c.Dir))
+}
+
 // APIServer is where the API server listens.
 func (c *Cluster) APIServer(t testing.TB) netip.AddrPort {
 	t.Helper()

@@ -5,11 +5,10 @@ package manifests
 
 import (
 	"bytes"
+	"cmp"
 	_ "embed" // the template
 	"encoding/json"
-	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -46,10 +45,10 @@ type Kubernetes struct {
 	// itself is the administrator's.
 	Claim bool
 	// Pool is how many pods of Image are to stand by for kicks. 0: there is no pool,
-	// and kick's account has no right to claim from one.
+	// and kick's account has no right to claim from one, unless it is a warm pool.
 	Pool int
 	// Standby is what the pods are made as: kick's own configuration, of which the
-	// name is Pool, and Limits are those of the agents.
+	// name is Pool or WarmPool, and Limits are those of the agents.
 	Standby sandbox.KubernetesConfig
 	Limits  sandbox.Limits
 }
@@ -152,10 +151,11 @@ func (k Kubernetes) check() error {
 	switch {
 	case k.Pool < 0:
 		return fmt.Errorf("a pool of %d pods: write 0 or more", k.Pool)
-	case k.Pool > 0 && k.Image == "":
+	case (k.Pool > 0 || k.Standby.WarmPool != "") && k.Image == "":
 		return fmt.Errorf("a pool of %d pods has no image", k.Pool)
-	case k.Pool > 0 && !label.MatchString(k.Standby.Pool):
-		return fmt.Errorf("pool %q: write 1 to 63 lower-case letters, digits and dashes", k.Standby.Pool)
+	}
+	if name := cmp.Or(k.Standby.WarmPool, k.Standby.Pool); !label.MatchString(name) && k.Pool > 0 {
+		return fmt.Errorf("pool %q: write 1 to 63 lower-case letters, digits and dashes", name)
 	}
 	seen := map[string]bool{}
 	for _, t := range k.Tiers {
@@ -180,10 +180,12 @@ func (k Kubernetes) YAML() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	rules := slices.Clone(sandbox.KubernetesRules)
-	if k.Pool > 0 {
-		rules = append(rules, sandbox.KubernetesPoolRules...)
+	choice := k.Standby.KubernetesChoice
+	if k.Pool == 0 {
+		choice.Pool = ""
 	}
+	choice.Claim = ""
+	rules := choice.Rules()
 	if k.Claim {
 		rules = append(rules, sandbox.KubernetesClaimRules...)
 	}
@@ -202,30 +204,46 @@ func (k Kubernetes) YAML() ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// pool is the Deployment of the pods that stand by, as YAML. Empty: there is none.
+// pool is the Deployment of the pods that stand by, or their warm pool, as YAML.
+// Empty: there is none.
 func (k Kubernetes) pool() (string, error) {
-	if k.Pool == 0 {
-		return "", nil
-	}
 	c := k.Standby
 	c.Namespace = k.Sandboxes
-	d, err := sandbox.NewStandbyDeployment(c, k.Image, k.Limits, k.Pool)
-	if err != nil {
-		return "", err
+	var objects []any
+	switch {
+	case c.WarmPool != "":
+		template, pool, err := sandbox.NewSandboxWarmPool(c, k.Image, k.Limits, k.Pool)
+		if err != nil {
+			return "", err
+		}
+		objects = []any{template, pool}
+	case k.Pool > 0:
+		d, err := sandbox.NewStandbyDeployment(c, k.Image, k.Limits, k.Pool)
+		if err != nil {
+			return "", err
+		}
+		objects = []any{d}
+	default:
+		return "", nil
 	}
-	b, err := json.Marshal(d)
-	if err != nil {
-		return "", err
-	}
-	var o yaml.Node // which keeps the order
-	if err := yaml.Unmarshal(b, &o); err != nil {
-		return "", err
-	}
-	inBlocks(&o)
 	var out bytes.Buffer
 	e := yaml.NewEncoder(&out)
 	e.SetIndent(2)
-	err = errors.Join(e.Encode(&o), e.Close())
+	for _, object := range objects {
+		b, err := json.Marshal(object)
+		if err != nil {
+			return "", err
+		}
+		var o yaml.Node // which keeps the order
+		if err := yaml.Unmarshal(b, &o); err != nil {
+			return "", err
+		}
+		inBlocks(&o)
+		if err := e.Encode(&o); err != nil {
+			return "", err
+		}
+	}
+	err := e.Close()
 	return out.String(), err
 }
 

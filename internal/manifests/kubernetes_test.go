@@ -67,7 +67,8 @@ func withPool() Kubernetes {
 }
 
 // TestKubernetesRights: the one role has the launcher's rules and nothing else,
-// and nothing is bound for the whole cluster. Only with a pool are pods changed.
+// and nothing is bound for the whole cluster. Only with a pool are pods changed, and
+// with a warm pool none are made.
 func TestKubernetesRights(t *testing.T) {
 	t.Parallel()
 	checkRights(t, outside(), sandbox.KubernetesRules)
@@ -75,6 +76,7 @@ func TestKubernetesRights(t *testing.T) {
 	claim := Default()
 	claim.Claim = true
 	checkRights(t, claim, slices.Concat(sandbox.KubernetesRules, sandbox.KubernetesClaimRules))
+	checkRights(t, withWarmPool(), sandbox.KubernetesWarmRules)
 }
 
 func checkRights(t *testing.T, k Kubernetes, rules []sandbox.KubernetesRule) {
@@ -165,6 +167,43 @@ func TestKubernetesPool(t *testing.T) {
 	}
 }
 
+// withWarmPool is withPool of agent-sandbox.
+func withWarmPool() Kubernetes {
+	k := withPool()
+	k.Standby.Pool, k.Standby.WarmPool = "", "codex"
+	return k
+}
+
+// TestKubernetesWarmPool: a warm pool has the same pods as a Deployment would, which
+// end where those would be started again, and gives none of an older template.
+func TestKubernetesWarmPool(t *testing.T) {
+	t.Parallel()
+	file, err := withWarmPool().YAML()
+	if err != nil {
+		t.Fatal(err)
+	}
+	wants := map[string][]string{
+		"SandboxTemplate": {"kick.shape: ", "networkPolicyManagement: Unmanaged", "restartPolicy: Never", "automountServiceAccountToken: false", "image: " + withPool().Image},
+		"SandboxWarmPool": {"kick.shape: ", "replicas: 3", "name: codex", "type: Recreate"},
+	}
+	for doc := range strings.SplitSeq(string(file), "\n---\n") {
+		for kind, words := range wants {
+			if !strings.Contains("\n"+doc, "\nkind: "+kind+"\n") {
+				continue
+			}
+			delete(wants, kind)
+			for _, w := range words {
+				if !strings.Contains(doc, w) {
+					t.Errorf("the %s lacks %q:\n%s", kind, w, doc)
+				}
+			}
+		}
+	}
+	if len(wants) > 0 {
+		t.Errorf("not written: %v", wants)
+	}
+}
+
 func TestKubernetesErrors(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -173,6 +212,7 @@ func TestKubernetesErrors(t *testing.T) {
 	}{
 		{func(k *Kubernetes) { k.Pool = 2 }, "a pool of 2 pods has no image"},
 		{func(k *Kubernetes) { k.Pool = -1 }, "a pool of -1 pods"},
+		{func(k *Kubernetes) { k.Standby.WarmPool = "codex" }, "a pool of 0 pods has no image"},
 		{func(k *Kubernetes) { k.Sandboxes = "a b" }, `"a b" is no name in Kubernetes`},
 		{func(k *Kubernetes) { k.Sandboxes = k.Gateway }, "share the namespace kick-gateway"},
 		{func(k *Kubernetes) { k.Account = "x\ny" }, "is no name"},
