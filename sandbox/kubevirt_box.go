@@ -393,7 +393,7 @@ func (b *kubeVirtBox) carryOnce(ctx context.Context, conn *guestConn) (err error
 			return errors.Join(err, conn.Close())
 		}
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }() // how it broke is known
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	s, err := conn.stream(b.dir+"/kick-shim line "+b.dir+"/line", &b.words)
 	if err != nil {

@@ -131,7 +131,7 @@ func (c *guestConn) command(ctx context.Context, command string, stdin io.Reader
 	if err != nil {
 		return fail("", err)
 	}
-	defer session.Close()
+	defer func() { _ = session.Close() }() // how it ended, Run says
 	out, words := &capped{max: guestSays}, &tail{max: 4 << 10}
 	session.Stdin, session.Stdout, session.Stderr = stdin, out, words
 	if err := session.Run(command); err != nil {

@@ -185,40 +185,40 @@ func (b *kubeBox) takePod(ctx context.Context, name string) (took bool, err erro
 	}
 }
 
-// SandboxTemplate is what agent-sandbox makes a warm pool's pods from: as much of
+// WarmTemplate is what agent-sandbox makes a warm pool's pods from: as much of
 // its kind as is written.
-type SandboxTemplate struct {
+type WarmTemplate struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
-	Spec              SandboxTemplateSpec `json:"spec"`
+	Spec              WarmTemplateSpec `json:"spec"`
 }
 
-// SandboxTemplateSpec is its specification.
-type SandboxTemplateSpec struct {
-	NetworkPolicyManagement string          `json:"networkPolicyManagement"`
-	PodTemplate             SandboxPodShape `json:"podTemplate"`
+// WarmTemplateSpec is its specification.
+type WarmTemplateSpec struct {
+	NetworkPolicyManagement string  `json:"networkPolicyManagement"`
+	PodTemplate             WarmPod `json:"podTemplate"`
 }
 
-// SandboxPodShape is a pod as a SandboxTemplate has it.
-type SandboxPodShape struct {
-	Metadata SandboxPodMetadata `json:"metadata"`
-	Spec     corev1.PodSpec     `json:"spec"`
+// WarmPod is a pod as the template has it.
+type WarmPod struct {
+	Metadata WarmPodMetadata `json:"metadata"`
+	Spec     corev1.PodSpec  `json:"spec"`
 }
 
-// SandboxPodMetadata is all of a pod's metadata that a SandboxTemplate may have.
-type SandboxPodMetadata struct {
+// WarmPodMetadata is all of a pod's metadata that a template may have.
+type WarmPodMetadata struct {
 	Labels map[string]string `json:"labels"`
 }
 
-// SandboxWarmPool is a number of sandboxes that stand by.
-type SandboxWarmPool struct {
+// WarmPool is a number of sandboxes that stand by.
+type WarmPool struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
-	Spec              SandboxWarmPoolSpec `json:"spec"`
+	Spec              WarmPoolSpec `json:"spec"`
 }
 
-// SandboxWarmPoolSpec is its specification.
-type SandboxWarmPoolSpec struct {
+// WarmPoolSpec is its specification.
+type WarmPoolSpec struct {
 	Replicas           int               `json:"replicas"`
 	SandboxTemplateRef map[string]string `json:"sandboxTemplateRef"`
 	UpdateStrategy     map[string]string `json:"updateStrategy"`
@@ -227,7 +227,7 @@ type SandboxWarmPoolSpec struct {
 // NewSandboxWarmPool makes a warm pool of c.WarmPool's name of pods for kicks of an
 // image and limits, as a launcher of the same configuration claims them, and the
 // template of that name. replicas is how many stand by at any time.
-func NewSandboxWarmPool(c KubernetesConfig, image string, limits Limits, replicas int) (*SandboxTemplate, *SandboxWarmPool, error) {
+func NewSandboxWarmPool(c KubernetesConfig, image string, limits Limits, replicas int) (*WarmTemplate, *WarmPool, error) {
 	if c.WarmPool == "" || image == "" || replicas < 0 {
 		return nil, nil, errors.New("a warm pool wants a name, an image and a number of sandboxes")
 	}
@@ -240,16 +240,16 @@ func NewSandboxWarmPool(c KubernetesConfig, image string, limits Limits, replica
 		return metav1.TypeMeta{APIVersion: kube.SandboxWarmPools.Group + "/" + kube.SandboxWarmPools.Version, Kind: name}
 	}
 	meta := metav1.ObjectMeta{Name: c.WarmPool, Namespace: c.Namespace, Labels: labels}
-	return &SandboxTemplate{
+	return &WarmTemplate{
 			TypeMeta: kind("SandboxTemplate"), ObjectMeta: meta,
-			Spec: SandboxTemplateSpec{
+			Spec: WarmTemplateSpec{
 				// The namespace's own policies deny every pod everything.
 				NetworkPolicyManagement: "Unmanaged",
-				PodTemplate:             SandboxPodShape{SandboxPodMetadata{labels}, pod},
+				PodTemplate:             WarmPod{WarmPodMetadata{labels}, pod},
 			},
-		}, &SandboxWarmPool{
+		}, &WarmPool{
 			TypeMeta: kind("SandboxWarmPool"), ObjectMeta: meta,
-			Spec: SandboxWarmPoolSpec{
+			Spec: WarmPoolSpec{
 				Replicas: replicas, SandboxTemplateRef: map[string]string{"name": c.WarmPool},
 				// Else a claim gets what the template was before it was changed.
 				UpdateStrategy: map[string]string{"type": "Recreate"},

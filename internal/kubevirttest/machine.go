@@ -106,7 +106,7 @@ func (m *machine) run(ctx context.Context) {
 func (m *machine) live(ctx context.Context) kubevirtapi.Phase {
 	m.status(kubevirtapi.Scheduling, condition(kubevirtapi.Ready, corev1.ConditionFalse, "GuestNotRunning", "Guest VM is not reported as running"))
 	dir := filepath.Join(m.plane.dir, m.uid[:8])
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }() // with all else of the plane, at its end
 	args, err := m.prepare(ctx, dir)
 	var held *unready
 	switch {

@@ -256,12 +256,12 @@ func (v *virtAPI) portForward(w http.ResponseWriter, r *http.Request, namespace,
 	if err != nil {
 		return // Upgrade has answered
 	}
-	defer ws.Close()
+	defer func() { _ = ws.Close() }() // the other side has seen the end of what came
 	cut := m.connect(ws)
 	defer cut()
 	go func() {
 		defer to.Close()
-		defer ws.Close()
+		defer func() { _ = ws.Close() }()
 		b := make([]byte, 32<<10)
 		for {
 			n, err := to.Read(b)
