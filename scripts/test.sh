@@ -60,7 +60,7 @@ else
   wait "$podman_build" || { cat "$logs/podman-build"; failed+=(podman-build); }
   lane podman 1800 scripts/podman.sh
   wait "$kube_build" || { cat "$logs/kube-build"; failed+=(kube-build); }
-  lane kube 1800 scripts/kube.sh
+  lane kube 2700 scripts/kube.sh
   lane fuzz 900 scripts/fuzz.sh 5s
   wait "$lint_build" || { cat "$logs/lint-build"; failed+=(lint-build); }
   lane lint 900 make -s lint
