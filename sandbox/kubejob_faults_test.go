@@ -385,6 +385,7 @@ func throughProxy(t *testing.T, n *kubetest.Namespace, p *kubetest.Proxy) func(*
 // pod has waited in vain, if it still runs. What the API server still has of it goes
 // when the node comes back after all.
 func TestKubeFaultsNodeLost(t *testing.T) {
+	kubetest.Soak(t)
 	c := kubetest.OpenAlone(t)
 	k := newKubeKick(t, c.Namespace(t), "echo ready; sleep 600", alone)
 	k.start(t)

@@ -138,6 +138,7 @@ func (l warmEach) Run(ctx context.Context, spec sandbox.LaunchSpec) (sandbox.Res
 
 // TestKubeWarmContract holds kicks with claims to the launcher contract.
 func TestKubeWarmContract(t *testing.T) {
+	kubetest.Soak(t)
 	c := kubetest.Open(t)
 	var remains func() ([]string, error)
 	if os.Getenv(kubeConfigEnv) == "" { // the suite's other processes have it

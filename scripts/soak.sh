@@ -11,7 +11,7 @@ ${GO:-go} test -count=10 -timeout 2h ./sandbox/...
 ${GO:-go} test -count=10 -timeout 2h -run 'Crash' ./acceptance
 scripts/podman.sh -count=20 -timeout 24h
 KICK_SOAK=1 KICK_TEST_PODMAN_RUN='^$' scripts/podman.sh -run '^TestPodman$' -timeout 4h
-scripts/kube.sh -count=10 -timeout 12h
+KICK_SOAK=1 scripts/kube.sh -count=10 -timeout 12h
 scripts/kube.sh scale
 KICK_TEST_REPEAT=1000 KICK_TEST_PODMAN_RUN='^TestOnPodmanFastExit$' scripts/podman.sh -run '^TestPodman$' -timeout 4h
 KICK_TEST_REPEAT=50 KICK_TEST_PODMAN_RUN='^TestOnPodmanKilled$' scripts/podman.sh -run '^TestPodman$' -timeout 4h

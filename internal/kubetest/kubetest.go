@@ -54,6 +54,14 @@ func Open(t testing.TB) *Cluster {
 	return c
 }
 
+// Soak leaves a test that takes minutes to `make soak`.
+func Soak(t testing.TB) {
+	t.Helper()
+	if os.Getenv("KICK_SOAK") != "1" {
+		t.Skip("it takes minutes: make soak runs it, with KICK_SOAK=1")
+	}
+}
+
 // OpenAlone is Open for a test that disturbs the cluster: it waits until no other
 // test uses it, in any package, and none does until it ends. Such a test is not
 // parallel.
