@@ -121,7 +121,7 @@ agent_sandbox:
   limits: {memory: 1GiB}
   kubernetes: {kubeconfig: %s, namespace: %s, shim_image: %s, warm_pool: agents}
 agents:
-  scanner: {command: [sh, -c, git commit -q --allow-empty -m scanned], sandbox: {enabled: true}}
+  scanner: {command: [sh, -c, "echo scanned >scanned; git add scanned; git commit -q -m scanned"], sandbox: {enabled: true}}
 `, c.Image, n.Kubeconfig, n.Name, c.Load(t, filepath.Join(dir, "shim.tar")))
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
