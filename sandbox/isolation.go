@@ -109,6 +109,15 @@ func (p *prover) add(name, problem, evidence string) {
 	p.props = append(p.props, prop)
 }
 
+// advise replaces the remedies of what is missing by a runtime's own.
+func (p *prover) advise(remedies map[string]string) {
+	for i, prop := range p.props {
+		if remedy := remedies[prop.Name]; remedy != "" && prop.Status == Missing {
+			p.props[i].Remedy = remedy
+		}
+	}
+}
+
 func remedyOf(name string) string {
 	if r := remedies[name]; r != "" {
 		return r

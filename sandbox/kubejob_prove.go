@@ -54,11 +54,7 @@ func (b *kubeBox) prove(r frame.Readiness) ([]Property, error) {
 	} else {
 		p.all()
 	}
-	for i, prop := range p.props {
-		if remedy := kubeRemedies[prop.Name]; remedy != "" && prop.Status == Missing {
-			p.props[i].Remedy = remedy
-		}
-	}
+	p.advise(kubeRemedies)
 	return p.props, nil
 }
 

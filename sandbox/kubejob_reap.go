@@ -2,11 +2,8 @@ package sandbox
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -22,17 +19,7 @@ func (l *Kubernetes) Preflight(ctx context.Context) (Isolation, error) {
 	if err := l.Rights(ctx); err != nil {
 		return l.isolation(), err
 	}
-	res, err := l.Run(ctx, LaunchSpec{
-		ID:      fmt.Sprintf("p%d-%d", os.Getpid(), preflights.Add(1)),
-		Agent:   "preflight",
-		Image:   l.config.Image,
-		Command: []string{"/bin/sh", "-c", ":"},
-		Network: NetworkNone,
-	})
-	if err == nil && res.ExitCode != 0 {
-		err = &Error{Kind: ErrRuntime, Op: "run /bin/sh in a pod of " + l.config.Image, Err: errors.New(res.Detail)}
-	}
-	return res.Isolation, err
+	return runShell(ctx, l, l.config.Image, "a pod", Workspace{})
 }
 
 // Rights asks whether the account may do all that the launcher does. The error
@@ -78,22 +65,10 @@ func (l *Kubernetes) Reap(ctx context.Context) ([]string, error) {
 
 // eachNamespace reaps in every namespace that this state has used.
 func (l *Kubernetes) eachNamespace(reap func(KubernetesChoice) ([]string, error)) ([]string, error) {
-	used, err := filepath.Glob(filepath.Join(l.config.Dir, "clusters", "*.json"))
-	if err != nil {
-		return nil, err
-	}
+	used, err := remembered[KubernetesChoice](filepath.Join(l.config.Dir, "clusters"))
 	var removed []string
-	var errs []error
-	for _, file := range used {
-		var where KubernetesChoice
-		b, err := os.ReadFile(file)
-		if err == nil {
-			err = json.Unmarshal(b, &where)
-		}
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
+	errs := []error{err}
+	for _, where := range used {
 		names, err := reap(where)
 		removed, errs = append(removed, names...), append(errs, err)
 	}
@@ -103,15 +78,9 @@ func (l *Kubernetes) eachNamespace(reap func(KubernetesChoice) ([]string, error)
 
 // remember notes for a later reaper which namespace this is.
 func (l *Kubernetes) remember() error {
-	b, err := json.Marshal(KubernetesChoice{Kubeconfig: l.config.Kubeconfig, Context: l.config.Context, Namespace: l.config.Namespace, WarmPool: l.config.WarmPool})
-	if err != nil {
-		return err
-	}
-	dir := filepath.Join(l.config.Dir, "clusters")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	return installFile(filepath.Join(dir, fmt.Sprintf("%x.json", sha256.Sum256(b))), b, 0o600)
+	return remember(filepath.Join(l.config.Dir, "clusters"), KubernetesChoice{
+		Kubeconfig: l.config.Kubeconfig, Context: l.config.Context, Namespace: l.config.Namespace, WarmPool: l.config.WarmPool,
+	})
 }
 
 func (l *Kubernetes) reap(ctx context.Context) ([]string, error) {

@@ -47,11 +47,7 @@ func (b *kubeVirtBox) prove(r frame.Readiness) ([]Property, error) {
 		p.s.entries = b.enclosure.root.entries
 		p.all()
 	}
-	for i, prop := range p.props {
-		if remedy := kubeVirtRemedies[prop.Name]; remedy != "" && prop.Status == Missing {
-			p.props[i].Remedy = remedy
-		}
-	}
+	p.advise(kubeVirtRemedies)
 	return p.props, nil
 }
 

@@ -3,8 +3,6 @@ package sandbox
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
 
 	"github.com/kickhq/kick/internal/kube"
 	"github.com/kickhq/kick/internal/kubevirtapi"
@@ -24,17 +22,7 @@ func (l *KubeVirt) Preflight(ctx context.Context) (Isolation, error) {
 	if err := l.Rights(ctx); err != nil {
 		return l.isolation(), err
 	}
-	res, err := l.Run(ctx, LaunchSpec{
-		ID:      fmt.Sprintf("p%d-%d", os.Getpid(), preflights.Add(1)),
-		Agent:   "preflight",
-		Image:   l.config.Image,
-		Command: []string{"/bin/sh", "-c", ":"},
-		Network: NetworkNone,
-	})
-	if err == nil && res.ExitCode != 0 {
-		err = &Error{Kind: ErrRuntime, Op: "run /bin/sh in a machine of " + l.config.Image, Err: errors.New(res.Detail)}
-	}
-	return res.Isolation, err
+	return runShell(ctx, l, l.config.Image, "a machine", Workspace{})
 }
 
 // Rights asks whether the account may do all that the launcher does. The error names

@@ -67,6 +67,23 @@ func runKick(ctx context.Context, e engine, spec LaunchSpec) (Result, error) {
 	return res, err
 }
 
+// runShell is the Preflight of a runtime with images: their shell runs, in what the
+// runtime calls its sandboxes.
+func runShell(ctx context.Context, l Launcher, image, in string, ws Workspace) (Isolation, error) {
+	res, err := l.Run(ctx, LaunchSpec{
+		ID:        fmt.Sprintf("p%d-%d", os.Getpid(), preflights.Add(1)),
+		Agent:     "preflight",
+		Image:     image,
+		Command:   []string{"/bin/sh", "-c", ":"},
+		Network:   NetworkNone,
+		Workspace: ws,
+	})
+	if err == nil && res.ExitCode != 0 {
+		err = &Error{Kind: ErrRuntime, Op: "run /bin/sh in " + in + " of " + image, Err: errors.New(res.Detail)}
+	}
+	return res.Isolation, err
+}
+
 // kick is one run of a launcher.
 type kick struct {
 	engine engine

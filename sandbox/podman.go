@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -265,31 +264,20 @@ func (l *Podman) install() (*installed, error) {
 
 // remember notes for a later reaper which service this is.
 func (l *Podman) remember() error {
-	dir := filepath.Join(l.config.Dir, "services")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	return installFile(filepath.Join(dir, fmt.Sprintf("%x", sha256.Sum256([]byte(l.config.Socket)))), []byte(l.config.Socket), 0o600)
+	return remember(filepath.Join(l.config.Dir, "services"), PodmanChoice{Socket: l.config.Socket})
 }
 
 // services are the sockets of this launcher's service and of all that were
 // remembered.
 func (l *Podman) services() ([]string, error) {
-	files, err := filepath.Glob(filepath.Join(l.config.Dir, "services", "*"))
-	if err != nil {
-		return nil, err
-	}
+	used, err := remembered[PodmanChoice](filepath.Join(l.config.Dir, "services"))
 	sockets := []string{l.config.Socket}
-	for _, file := range files {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			return nil, err
-		}
-		if !slices.Contains(sockets, string(b)) {
-			sockets = append(sockets, string(b))
+	for _, c := range used {
+		if !slices.Contains(sockets, c.Socket) {
+			sockets = append(sockets, c.Socket)
 		}
 	}
-	return sockets, nil
+	return sockets, err
 }
 
 // installFile makes a file with that content. One that differs is replaced by

@@ -58,11 +58,7 @@ func (b *podmanBox) prove(r frame.Readiness) ([]Property, error) {
 	p.executable()
 	p.limits()
 	p.probes()
-	for i, prop := range p.props {
-		if r := podmanRemedies[prop.Name]; r != "" && prop.Status == Missing {
-			p.props[i].Remedy = r
-		}
-	}
+	p.advise(podmanRemedies)
 	return append(p.props, b.limitProperties()...), nil
 }
 

@@ -25,19 +25,7 @@ func (l *Podman) Preflight(ctx context.Context) (iso Isolation, err error) {
 		return l.isolation(), &Error{Kind: ErrRuntime, Op: "make a workspace", Err: err}
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	res, err := l.Run(ctx, LaunchSpec{
-		ID:      fmt.Sprintf("p%d-%d", os.Getpid(), preflights.Add(1)),
-		Agent:   "preflight",
-		Image:   l.config.Image,
-		Command: []string{"/bin/sh", "-c", ":"},
-		Network: NetworkNone,
-
-		Workspace: Workspace{Dir: dir},
-	})
-	if err == nil && res.ExitCode != 0 {
-		err = &Error{Kind: ErrRuntime, Op: "run /bin/sh in a container of " + l.config.Image, Err: errors.New(res.Detail)}
-	}
-	return res.Isolation, err
+	return runShell(ctx, l, l.config.Image, "a container", Workspace{Dir: dir})
 }
 
 // Reap implements Reaper. A container ends with its kick, whose death closes its
@@ -47,7 +35,7 @@ func (l *Podman) Preflight(ctx context.Context) (iso Isolation, err error) {
 func (l *Podman) Reap(ctx context.Context) (removed []string, err error) {
 	sockets, err := l.services()
 	if err != nil {
-		return nil, &Error{Kind: ErrRuntime, Op: "find the services that kicks have used", Err: err}
+		err = &Error{Kind: ErrRuntime, Op: "find the services that kicks have used", Err: err}
 	}
 	for _, socket := range sockets {
 		names, rerr := l.With(PodmanChoice{Socket: socket}).reap(ctx)

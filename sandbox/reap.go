@@ -2,7 +2,10 @@ package sandbox
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -136,4 +139,35 @@ func killMember(dir, pid string) {
 	if slices.Contains(readFields(filepath.Join(dir, "cgroup.procs")), pid) {
 		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 	}
+}
+
+// remember notes in a directory for a later reaper where kicks have run: once for
+// each content.
+func remember[T any](dir string, where T) error {
+	b, err := json.Marshal(where)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	return installFile(filepath.Join(dir, fmt.Sprintf("%x.json", sha256.Sum256(b))), b, 0o600)
+}
+
+// remembered are the notes that can be read. The error says which cannot.
+func remembered[T any](dir string) (notes []T, err error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
+	for _, file := range files {
+		var where T
+		b, rerr := os.ReadFile(file)
+		if rerr == nil {
+			rerr = json.Unmarshal(b, &where)
+		}
+		if rerr != nil {
+			err = errors.Join(err, rerr)
+			continue
+		}
+		notes = append(notes, where)
+	}
+	return notes, err
 }
