@@ -165,6 +165,11 @@ make_user() {
 }
 
 up() {
+  # What was made of a service that did not start goes.
+  give_up() {
+    rm -rf "$dir"
+    die "$1"
+  }
   local dir= user program=podman runtime= hide=()
   user=$(id -un)
   while [ $# -gt 0 ]; do
@@ -212,8 +217,8 @@ END
   chmod 700 "$dir/run" "$dir/home"
   chown -R "$user:" "$dir"
   as_user "$user"
-  "${as[@]}" test -r "$dir/env" || die "$user cannot reach $dir: put it where every directory above it is open to others, as below /tmp"
-  "${as[@]}" test -x "$program" || die "$user cannot run $program: copy it to where every directory above it is open to others"
+  "${as[@]}" test -r "$dir/env" || give_up "$user cannot reach $dir: put it where every directory above it is open to others, as below /tmp"
+  "${as[@]}" test -x "$program" || give_up "$user cannot run $program: copy it to where every directory above it is open to others"
 
   # CONTAINER_HOST stays out of the service's environment: its own helpers are not
   # to call it. The service gets no limit of time, and ends by `down`.
@@ -271,8 +276,9 @@ down() {
   user=$(sed -n 's/^KICK_PODMAN_USER=//p' "$dir/env")
   program=$(sed -n 's/^KICK_PODMAN=//p' "$dir/env")
   # The service first, so that it starts nothing more; then its containers.
-  pid=$(cat "$dir/service.pid")
-  if kill -TERM "$pid" 2>/dev/null; then
+  # A service that was ended before it began has none.
+  pid=$(cat "$dir/service.pid" 2>/dev/null || true)
+  if [ -n "$pid" ] && kill -TERM "$pid" 2>/dev/null; then
     timeout 20 tail --pid="$pid" -f /dev/null || kill -KILL "$pid"
   fi
   (cd "$dir" && CONTAINER_HOST='' in_dir "$dir" env -u CONTAINER_HOST timeout 60 "$program" rm --all --force --time 0) >/dev/null 2>&1 || true

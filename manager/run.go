@@ -441,6 +441,10 @@ func (r *run) judge(ctx context.Context, res sandbox.Result, err error) {
 		r.out.Remedy = "Give it more time with --timeout, or a smaller task."
 		r.fail(TimedOut, fmt.Errorf("the agent was still running after %s", r.wall()))
 	case sandbox.ReasonCancelled:
+		if res.Started.IsZero() {
+			r.fail(Cancelled, errors.New("kick was told to stop before the agent ran"))
+			return
+		}
 		r.fail(Cancelled, errors.New("kick was told to stop while the agent ran"))
 	case sandbox.ReasonSignaled, sandbox.ReasonOutOfMemory, sandbox.ReasonProcessLimit, sandbox.ReasonDiskLimit:
 		r.fail(AgentFailed, errors.New(describe(res)))

@@ -445,7 +445,7 @@ func (l *Podman) image(ctx context.Context, name string) (podmanImage, error) {
 	defer cancel()
 	i, err := l.client.Image(ctx, name)
 	if podman.IsStatus(err, 404) {
-		return podmanImage{}, &Error{Kind: ErrSpec, Op: "image " + name, Err: errors.New("Podman does not have it, and kick pulls none"), Remedy: "Pull or load it first: podman pull " + name + ", or kick image build"}
+		return podmanImage{}, l.noImage(ctx, name, err)
 	}
 	if err != nil {
 		return podmanImage{}, &Error{Kind: ErrRuntime, Op: "look for the image " + name, Err: err}
@@ -459,6 +459,22 @@ func (l *Podman) image(ctx context.Context, name string) (podmanImage, error) {
 		image.pinned = repo + "@" + i.Digest
 	}
 	return image, nil
+}
+
+// noImage says why there is no image of that name: Podman says 404 of everything.
+func (l *Podman) noImage(ctx context.Context, name string, refused error) error {
+	var said *podman.Error
+	if errors.As(refused, &said) && said.Cause != "" && said.Cause != "image not known" {
+		return &Error{Kind: ErrSpec, Op: fmt.Sprintf("image %q", name), Err: errors.New("it is no name of an image: " + said.Cause),
+			Remedy: "Name it as HOST/NAME:TAG in lower case, or by digest as HOST/NAME@sha256:DIGEST, or by its id: podman images --digests"}
+	}
+	if tagged, _, byDigest := strings.Cut(name, "@"); byDigest {
+		if i, err := l.client.Image(ctx, tagged); err == nil {
+			return &Error{Kind: ErrSpec, Op: "image " + name, Err: fmt.Errorf("Podman has %s with another digest, %s", tagged, i.Digest),
+				Remedy: "Name that digest if it is the image that you mean, or pull the other: podman pull " + name}
+		}
+	}
+	return &Error{Kind: ErrSpec, Op: "image " + name, Err: errors.New("Podman does not have it, and kick pulls none"), Remedy: "Pull or load it first: podman pull " + name + ", or kick image build"}
 }
 
 // podmanImage is an image that was found.

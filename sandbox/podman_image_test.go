@@ -167,3 +167,23 @@ func TestStatInside(t *testing.T) {
 		}
 	}
 }
+
+// TestOnPodmanNoImage: an image that is not there, is there with another digest, or
+// cannot be one, each ends with what to do about it.
+func TestOnPodmanNoImage(t *testing.T) {
+	const other = "@sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+	l := newTestPodman(t)
+	for image, want := range map[string]string{
+		"../../foo":                           "no name of an image: invalid reference format",
+		"Foo/Bar:x":                           "no name of an image: repository name must be lowercase",
+		"localhost/nobody-has-it:1":           "Podman does not have it",
+		"localhost/nobody-has-it" + other:     "Podman does not have it",
+		"localhost/kick-agent:latest" + other: "Podman has localhost/kick-agent:latest with another digest, sha256:",
+	} {
+		r := launch(t, l, LaunchSpec{Image: image, Command: []string{"true"}})
+		var said *Error
+		if !errors.As(r.err, &said) || said.Kind != ErrSpec || !strings.Contains(r.err.Error(), want) || said.Remedy == "" {
+			t.Errorf("%s: %v, want what says %q and what to do", image, r.err, want)
+		}
+	}
+}
