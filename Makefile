@@ -67,8 +67,8 @@ KUBE_DIR ?= /tmp/kick-kube
 kube-up: bin/kick
 	hack/kube.sh install
 	hack/kube.sh up $(KUBE_DIR)
-	bin/kick image build --shim --out $(CACHE)/kick-agent.tar
-	hack/kube.sh load $(KUBE_DIR) $(CACHE)/kick-agent.tar
+	bin/kick image build --shim --out $(CACHE)/kick-agent-shim.tar
+	hack/kube.sh load $(KUBE_DIR) $(CACHE)/kick-agent-shim.tar
 
 kube-down:
 	hack/kube.sh down $(KUBE_DIR)

@@ -45,7 +45,7 @@ trap end EXIT
 make -s build
 hack/kube.sh up "$cluster" >/dev/null
 link=$(sed -n 's/^link=//p' "$cluster/run/node")
-image=$cache/kick-agent.tar
+image=$cache/kick-agent-shim.tar
 # It has the shim too: most tests have it brought by an init container all the same.
 bin/kick image build --shim --out "$image" -o json >/dev/null
 KICK_TEST_KUBE=$cluster

@@ -192,8 +192,8 @@ func replace(path string, write func(tmp string) error) error {
 	tmp := filepath.Join(dir, "new")
 	if err = write(tmp); err == nil {
 		// A directory that is not empty is not replaced by a rename.
-		if err = os.RemoveAll(path); err == nil {
-			err = os.Rename(tmp, path)
+		if os.Rename(tmp, path) != nil {
+			err = errors.Join(os.RemoveAll(path), os.Rename(tmp, path))
 		}
 	}
 	return errors.Join(err, os.RemoveAll(dir))
