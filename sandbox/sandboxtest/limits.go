@@ -32,7 +32,7 @@ func (s *suite) memoryLimit(t *testing.T) {
 		spec := s.probing(t)
 		probe := spec.Command[0]
 		spec.Command = []string{"sh", "-c", probe + " memory 60000000 & a=$!; " + probe + " memory 60000000 & b=$!; " + probe + " memory 60000000 & wait $! && wait $b && wait $a", spec.ID}
-		spec.Limits.Memory = 128 << 20
+		spec.Limits.Memory, spec.Limits.Wall = 128<<20, 20*time.Second
 		o := s.start(t, spec).wait()
 		// The kernel may end one of the three, and the shell waits for the others,
 		// or all.
