@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -88,6 +89,11 @@ func (b *openShellBox) begin(ctx context.Context) (err error) {
 	}
 	if b.policy, err = b.plan.readBack(effective); err != nil {
 		return err
+	}
+	if t := b.plan.spec.Egress.TCP; t != nil {
+		if err := t.Admit(netip.Addr{}); err != nil { // the gateway tells no address of a sandbox
+			return &Error{Kind: ErrRuntime, Op: "let the sandbox in at kick's gateway", Err: err, Remedy: "Set openshell.egress_from to the network that connections of sandboxes come from"}
+		}
 	}
 	if err := b.upload(ctx); err != nil {
 		return err
@@ -172,8 +178,8 @@ func (b *openShellBox) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, b.launcher.config.ReadyWithin, errNotReady)
 	defer cancel()
 	var said []string
-	for {
-		var last openshellapi.Sandbox
+	for last := b.sandbox; ; {
+		last.Phase = openshellapi.Unknown
 		err := b.gateway.Watch(ctx, b.name(), func(e openshellapi.Event) bool {
 			if e.Platform != "" && len(said) < 20 {
 				said = append(said, e.Platform)

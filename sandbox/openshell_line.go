@@ -104,7 +104,15 @@ func (b *openShellBox) carry(ctx context.Context) {
 		if time.Since(begun) > time.Second || conn != nil && conn.got > progress {
 			pause, since = 10*time.Millisecond, time.Now()
 		}
-		if gone := errors.Is(err, errNoServer); gone || time.Since(since) > openShellCut {
+		gone := errors.Is(err, errNoServer)
+		if gone {
+			// It may have gone with its sandbox, whose end has a reason that comes later.
+			select {
+			case <-b.gonech:
+			case <-time.After(errorLasts):
+			}
+		}
+		if gone || time.Since(since) > openShellCut {
 			b.noteEnd(openShellEnd{ReasonLost, "the line to the sandbox is cut: " + escaped(err.Error()), gone})
 			b.line.End()
 			return
