@@ -213,6 +213,18 @@ func (g *Gateway) Admit(sandbox netip.Addr) error {
 	return nil
 }
 
+// AdmitFrom is Admit where nobody knows the address of the kick's sandbox, but the
+// network that its connections come from: who is in that may try the kick's secret.
+func (g *Gateway) AdmitFrom(network netip.Prefix) error {
+	if g.entrance == nil {
+		return errors.New("let a sandbox in at the egress gateway: it has no TCP address; set Config.TCP")
+	}
+	if err := g.entrance.admitFrom(network); err != nil {
+		return fmt.Errorf("let a sandbox in at the egress gateway: %w", err)
+	}
+	return nil
+}
+
 // wrongSecret writes down that something at the sandbox's address tried to get
 // in without the kick's secret.
 func (g *Gateway) wrongSecret(from netip.Addr) {

@@ -38,6 +38,7 @@ type TCP struct {
 	mu       sync.Mutex // guards what follows
 	closed   bool
 	sources  map[netip.Addr]*source
+	networks []*entrance // of kicks whose sandbox's address is not known
 	refused  int
 	stranger netip.Addr
 }
@@ -178,6 +179,9 @@ func (t *TCP) begin(from netip.Addr, c net.Conn) *source {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.sources[from]
+	if s == nil && slices.ContainsFunc(t.networks, func(e *entrance) bool { return e.network.Contains(from) }) {
+		s = t.sourceAt(from)
+	}
 	if s == nil || t.closed {
 		t.refused++
 		t.stranger = from
@@ -191,6 +195,22 @@ func (t *TCP) begin(from netip.Addr, c net.Conn) *source {
 		return nil
 	}
 	s.entering[c] = struct{}{}
+	return s
+}
+
+// sourceAt finds or makes the source of an address. t.mu is held.
+func (t *TCP) sourceAt(addr netip.Addr) *source {
+	s := t.sources[addr]
+	if s != nil {
+		return s
+	}
+	s = &source{addr: addr, entering: map[net.Conn]struct{}{}}
+	for _, e := range t.networks {
+		if e.network.Contains(addr) {
+			s.kicks = append(s.kicks, e)
+		}
+	}
+	t.sources[addr] = s
 	return s
 }
 
@@ -304,6 +324,8 @@ type entrance struct {
 	mu     sync.Mutex // guards what follows; wrong is called under it
 	addr   netip.Addr // the sandbox's; not valid: not known yet
 	closed bool
+
+	network netip.Prefix // instead of addr; set before the entrance is in TCP.networks
 }
 
 // newEntrance makes a kick's secret. Who tries another one from the sandbox's
@@ -337,6 +359,8 @@ func (e *entrance) admit(addr netip.Addr) error {
 		return net.ErrClosed
 	case e.addr == addr:
 		return nil
+	case e.network.IsValid():
+		return fmt.Errorf("it is known already that this kick's sandbox is in %s", e.network)
 	case e.addr.IsValid():
 		return fmt.Errorf("%s is not %s, where this kick's sandbox is already", addr, e.addr)
 	}
@@ -344,12 +368,36 @@ func (e *entrance) admit(addr netip.Addr) error {
 	t := e.tcp
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := t.sources[addr]
-	if s == nil {
-		s = &source{addr: addr, entering: map[net.Conn]struct{}{}}
-		t.sources[addr] = s
+	at := t.sourceAt(addr)
+	at.kicks = append(at.kicks, e)
+	return nil
+}
+
+// admitFrom lets connections in from every address of a network, which is told once
+// and instead of an address.
+func (e *entrance) admitFrom(network netip.Prefix) error {
+	network = network.Masked()
+	if !network.IsValid() || network.Bits() == 0 || network.Addr().Is4In6() {
+		return fmt.Errorf("%s is no network that sandboxes are in", network)
 	}
-	s.kicks = append(s.kicks, e)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case e.closed:
+		return net.ErrClosed
+	case e.addr.IsValid() || e.network.IsValid():
+		return errors.New("it is known already where this kick's sandbox is")
+	}
+	t := e.tcp
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e.network = network
+	t.networks = append(t.networks, e)
+	for addr, s := range t.sources {
+		if network.Contains(addr) {
+			s.kicks = append(s.kicks, e)
+		}
+	}
 	return nil
 }
 
@@ -370,14 +418,26 @@ func (e *entrance) close() {
 	t := e.tcp
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := t.sources[e.addr]
-	if s == nil {
+	if s := t.sources[e.addr]; s != nil {
+		t.leave(s, e)
+	}
+	if !e.network.IsValid() {
 		return
 	}
+	t.networks = slices.DeleteFunc(t.networks, func(other *entrance) bool { return other == e })
+	for addr, s := range t.sources {
+		if e.network.Contains(addr) {
+			t.leave(s, e)
+		}
+	}
+}
+
+// leave takes a kick away from an address. t.mu is held.
+func (t *TCP) leave(s *source, e *entrance) {
 	s.kicks = slices.DeleteFunc(s.kicks, func(other *entrance) bool { return other == e })
 	if len(s.kicks) == 0 {
 		s.cut()
-		delete(t.sources, e.addr)
+		delete(t.sources, s.addr)
 	}
 }
 

@@ -228,6 +228,54 @@ func TestSharedAddress(t *testing.T) {
 	}
 }
 
+// TestAdmitFrom is a kick whose sandbox's address nobody knows: its secret counts from
+// everywhere in the network, beside that of a kick whose address is in it, and from
+// nowhere when the kick has ended.
+func TestAdmitFrom(t *testing.T) {
+	t.Parallel()
+	in := openTCP(t, defaultTCPLimits)
+	before, somewhere, after := kickAt(t, in, "127.0.7.1"), kickAt(t, in, ""), kickAt(t, in, "")
+	network := netip.MustParsePrefix("127.0.7.0/24")
+	for _, bad := range []string{"0.0.0.0/0", "::ffff:127.0.7.0/120"} {
+		if err := somewhere.g.AdmitFrom(netip.MustParsePrefix(bad)); err == nil {
+			t.Errorf("%s is a network of sandboxes", bad)
+		}
+	}
+	if err := somewhere.g.AdmitFrom(network); err != nil {
+		t.Fatal(err)
+	}
+	if err := after.g.Admit(netip.MustParseAddr("127.0.7.2")); err != nil {
+		t.Fatal(err)
+	}
+	if somewhere.g.AdmitFrom(network) == nil || somewhere.g.Admit(network.Addr()) == nil || after.g.AdmitFrom(network) == nil {
+		t.Error("a kick is admitted twice")
+	}
+	served := func(k tcpKick, from string, want bool) {
+		t.Helper()
+		if got := say(t, in, from, greet(k.g.Secret())); strings.Contains(got, "default-deny") != want {
+			t.Errorf("from %s: %q", from, got)
+		}
+	}
+	for _, from := range []string{"127.0.7.1", "127.0.7.2", "127.0.7.3"} {
+		served(somewhere, from, true)
+	}
+	served(before, "127.0.7.1", true)
+	served(after, "127.0.7.2", true)
+	served(somewhere, "127.0.8.1", false)
+	served(after, "127.0.7.3", false)
+	if err := somewhere.g.Close(); err != nil {
+		t.Error(err)
+	}
+	served(somewhere, "127.0.7.3", false)
+	served(somewhere, "127.0.7.1", false)
+	served(before, "127.0.7.1", true)
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if len(in.sources) != 2 || len(in.networks) != 0 {
+		t.Errorf("%d addresses and %d networks are left", len(in.sources), len(in.networks))
+	}
+}
+
 // TestAttackSecretAfterEnd uses a secret, and connections that it opened, after
 // the kick's end.
 func TestAttackSecretAfterEnd(t *testing.T) {

@@ -1,6 +1,7 @@
 package forwarder
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -9,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/url"
 	"time"
 )
 
@@ -35,6 +37,8 @@ type Way struct {
 	// Pin is the SHA-256 of the gateway's certificate in lower-case hex. No
 	// other server gets the secret.
 	Pin string
+	// Through opens the connection in place of this package, where not everybody may.
+	Through func(context.Context) (net.Conn, error)
 }
 
 // Times of a connection.
@@ -80,10 +84,14 @@ func (w Way) ask(ctx context.Context) error {
 // connect opens a connection. On one with a secret, a gateway that does not
 // take it ends the connection at the first read.
 func (w Way) connect(ctx context.Context) (net.Conn, error) {
-	var d net.Dialer
 	ctx, cancel := context.WithTimeout(ctx, connectTime)
 	defer cancel()
-	c, err := d.DialContext(ctx, w.Network, w.Address)
+	var d net.Dialer
+	open := func(ctx context.Context) (net.Conn, error) { return d.DialContext(ctx, w.Network, w.Address) }
+	if w.Through != nil {
+		open = w.Through
+	}
+	c, err := open(ctx)
 	if err != nil || w.Secret == "" {
 		return c, err
 	}
@@ -104,6 +112,64 @@ func (w Way) connect(ctx context.Context) (net.Conn, error) {
 		return nil, errors.Join(err, c.Close())
 	}
 	return &greeted{Conn: t, raw: c}, nil
+}
+
+// Dial opens a TCP connection to an address, by the HTTP proxy of that URL if there is
+// one, which opens such connections by CONNECT.
+func Dial(ctx context.Context, proxy, address string) (*net.TCPConn, error) {
+	to := address
+	if proxy != "" {
+		u, err := url.Parse(proxy)
+		if err != nil || u.Scheme != "http" || u.Port() == "" || u.User != nil {
+			return nil, fmt.Errorf("the proxy %q is not http://HOST:PORT", proxy)
+		}
+		to = u.Host
+	}
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "tcp", to)
+	if err != nil {
+		return nil, err
+	}
+	tcp := c.(*net.TCPConn)
+	if proxy == "" {
+		return tcp, nil
+	}
+	deadline, _ := ctx.Deadline() // none is the zero time, which is none
+	err = tcp.SetDeadline(deadline)
+	if err == nil {
+		err = through(tcp, address)
+	}
+	if err = errors.Join(err, tcp.SetDeadline(time.Time{})); err != nil {
+		return nil, errors.Join(fmt.Errorf("by the proxy %s to %s: %w", to, address, err), tcp.Close())
+	}
+	return tcp, nil
+}
+
+// maxProxyAnswer bounds a proxy's answer, in bytes.
+const maxProxyAnswer = 4 << 10
+
+// through asks a proxy for a connection. It reads none of what comes after the
+// answer, which is the gateway's.
+func through(c net.Conn, address string) error {
+	if _, err := fmt.Fprintf(c, "CONNECT %[1]s HTTP/1.1\r\nHost: %[1]s\r\n\r\n", address); err != nil {
+		return err
+	}
+	answer := make([]byte, 0, 256)
+	for !bytes.HasSuffix(answer, []byte("\r\n\r\n")) {
+		var b [1]byte
+		if _, err := io.ReadFull(c, b[:]); err != nil {
+			return fmt.Errorf("it ends within its answer: %w", err)
+		}
+		if answer = append(answer, b[0]); len(answer) == maxProxyAnswer {
+			return errors.New("its answer does not end")
+		}
+	}
+	line, _, _ := bytes.Cut(answer, []byte("\r\n"))
+	_, rest, ok := bytes.Cut(line, []byte(" "))
+	if code, _, _ := bytes.Cut(rest, []byte(" ")); !ok || !bytes.HasPrefix(line, []byte("HTTP/1.")) || string(code) != "200" {
+		return fmt.Errorf("it answers %q", line)
+	}
+	return nil
 }
 
 func (w Way) verify(s tls.ConnectionState) error {

@@ -163,3 +163,69 @@ func TestReachLater(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestProxy goes by a proxy, whose answer may come with the first bytes of what is
+// behind it, and says what a proxy answers that opens nothing.
+func TestProxy(t *testing.T) {
+	t.Parallel()
+	way, _ := serveTLS(t, Welcome)
+	proxy := func(answer string) Way {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				go func() {
+					defer c.Close()
+					want := "CONNECT " + way.Address + " HTTP/1.1\r\nHost: " + way.Address + "\r\n\r\n"
+					got := make([]byte, len(want))
+					if _, err := io.ReadFull(c, got); err != nil || string(got) != want {
+						t.Errorf("the proxy got %q, %v", got, err)
+						return
+					}
+					_, _ = io.WriteString(c, answer)
+					if !strings.HasSuffix(answer, "\r\n\r\n") || !strings.Contains(answer, " 200") {
+						return
+					}
+					up, err := net.Dial("tcp", way.Address)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					defer up.Close()
+					go func() { _, _ = io.Copy(up, c) }()
+					_, _ = io.Copy(c, up)
+				}()
+			}
+		}()
+		w := way
+		w.Through = func(ctx context.Context) (net.Conn, error) {
+			return Dial(ctx, "http://"+l.Addr().String(), way.Address)
+		}
+		return w
+	}
+	if err := proxy("HTTP/1.1 200 Connection established\r\nVia: x\r\n\r\n").ask(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for answer, want := range map[string]string{
+		"HTTP/1.1 403 Forbidden\r\n\r\nno": `"HTTP/1.1 403 Forbidden"`,
+		"HTTP/1.1 200":                     "within its answer",
+		"SSH 200 x\r\n\r\n":                `"SSH 200 x"`,
+		"HTTP/1.1 200 " + strings.Repeat("x", maxProxyAnswer): "does not end",
+	} {
+		if err := proxy(answer).ask(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.40q: %v, want %q", answer, err, want)
+		}
+	}
+	for _, bad := range []string{"socks5://127.0.0.1:1", "http://127.0.0.1", "http://u:p@127.0.0.1:1"} {
+		if _, err := Dial(t.Context(), bad, way.Address); err == nil {
+			t.Errorf("%s is a proxy", bad)
+		}
+	}
+}
