@@ -170,19 +170,41 @@ func modelURL(route policy.Model) string { return gatewayURL + "/model/" + route
 // models: its one route stands for all of a policy's.
 const inferenceLocal = "https://inference.local"
 
-var routeURL = lazyregexp.New(regexp.QuoteMeta(gatewayURL) + `/model/[A-Za-z0-9._-]+`)
+var (
+	routeURL  = lazyregexp.New(regexp.QuoteMeta(gatewayURL) + `(/model/[A-Za-z0-9._-]+)?`)
+	routePath = lazyregexp.New(`^model/[A-Za-z0-9._-]+/`)
+)
 
 // ForInferenceLocal is a text of Environment or Home for where models are called at
 // OpenShell's gateway instead of kick's.
-func ForInferenceLocal(text string) string { return routeURL.ReplaceAllString(text, inferenceLocal) }
+func ForInferenceLocal(text string) string {
+	return routePath.ReplaceAllString(routeURL.ReplaceAllString(text, inferenceLocal), "")
+}
+
+// InferenceLocal reports whether OpenShell's gateway answers the kind's calls, if it has
+// a route for models.
+func (k Kind) InferenceLocal() bool { return k.API != Gemini }
+
+// ForGatewayAt is a text of Environment or Home for where kick's gateway is at another
+// loopback port than GatewayPort.
+func ForGatewayAt(text string, port int) string {
+	return strings.ReplaceAll(text, gatewayURL, fmt.Sprintf("http://127.0.0.1:%d", port))
+}
+
+// directly has loopback reached without a proxy.
+const directly = "127.0.0.1,localhost,::1"
+
+// WithoutProxy has loopback reached directly, whatever proxy there is.
+func WithoutProxy() map[string]string {
+	return map[string]string{"NO_PROXY": directly, "no_proxy": directly}
+}
 
 // ProxyEnvironment leads every program that knows proxies to the gateway.
 // Loopback, the gateway itself too, is reached without one.
 func ProxyEnvironment() map[string]string {
-	const direct = "127.0.0.1,localhost,::1"
-	return map[string]string{
-		"HTTP_PROXY": gatewayURL, "http_proxy": gatewayURL,
-		"HTTPS_PROXY": gatewayURL, "https_proxy": gatewayURL,
-		"NO_PROXY": direct, "no_proxy": direct,
+	env := WithoutProxy()
+	for _, name := range []string{"HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy"} {
+		env[name] = gatewayURL
 	}
+	return env
 }

@@ -123,3 +123,32 @@ func TestModel(t *testing.T) {
 		t.Errorf("a variable names no model: %q", env["COPILOT_MODEL"])
 	}
 }
+
+// TestOtherGateways: where a sandbox of OpenShell calls its models, nothing of an agent
+// leads to where kick's gateway is otherwise.
+func TestOtherGateways(t *testing.T) {
+	t.Parallel()
+	for _, k := range Kinds() {
+		route, err := k.Route([]policy.Model{{Provider: policy.Anthropic}, {Provider: policy.Gemini}, {Provider: policy.OpenAI, Route: "own"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts := k.Environment(route, "model-1")
+		maps.Copy(texts, k.Home)
+		for name, text := range texts {
+			if got := ForInferenceLocal(text); strings.Contains(got, "127.0.0.1") || strings.Contains(got, "model/"+route.Route) {
+				t.Errorf("%s: %s has %q for inference.local", k.Name, name, got)
+			}
+			if got := ForGatewayAt(text, 8378); strings.Contains(got, ":3128") || strings.Count(got, "127.0.0.1:8378") != strings.Count(text, "127.0.0.1:3128") {
+				t.Errorf("%s: %s has %q for another port", k.Name, name, got)
+			}
+		}
+		if got := ForInferenceLocal(texts["KICK_MODEL_URL"]); got != "https://inference.local" {
+			t.Errorf("%s: the model is at %q", k.Name, got)
+		}
+	}
+	goose := kind(t, "goose").Environment(policy.Model{Provider: policy.OpenAI, Route: "own"}, "model-1")
+	if host, path := ForInferenceLocal(goose["OPENAI_HOST"]), ForInferenceLocal(goose["OPENAI_BASE_PATH"]); host != "https://inference.local" || path != "v1/chat/completions" {
+		t.Errorf("goose calls %s and %s", host, path)
+	}
+}
