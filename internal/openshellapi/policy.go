@@ -59,6 +59,9 @@ type Endpoint struct {
 	// EncodedSlash allows %2F in paths.
 	EncodedSlash bool     `yaml:"allow_encoded_slash"`
 	AllowedIPs   []string `yaml:"allowed_ips"`
+	// Relayed has connections passed on as they are, TLS unseen, without Protocol,
+	// Access and Rules. No policy file says it: it is for kick's own gateway.
+	Relayed bool `yaml:"-"`
 }
 
 // Enforce is the one enforcement that blocks.
@@ -206,8 +209,8 @@ func endpoints(list []Endpoint) []string {
 		}
 		slices.Sort(rules)
 		ports, ips := slices.Sorted(slices.Values(e.Ports)), slices.Sorted(slices.Values(e.AllowedIPs))
-		out = append(out, fmt.Sprintf("%s %v protocol=%s enforcement=%s access=%s encoded-slash=%v ips=%q rules=%q",
-			e.Host, ports, e.Protocol, e.Enforcement, e.Access, e.EncodedSlash, ips, rules))
+		out = append(out, fmt.Sprintf("%s %v protocol=%s enforcement=%s access=%s encoded-slash=%v relayed=%v ips=%q rules=%q",
+			e.Host, ports, e.Protocol, e.Enforcement, e.Access, e.EncodedSlash, e.Relayed, ips, rules))
 	}
 	return out
 }

@@ -84,6 +84,9 @@ func policyToWire(p *Policy) *wire.SandboxPolicy {
 				Host: e.Host, Ports: e.Ports, Protocol: e.Protocol, Enforcement: enforcements[e.Enforcement], Access: accesses[e.Access],
 				AllowEncodedSlash: e.EncodedSlash, AllowedIps: e.AllowedIPs,
 			}
+			if e.Relayed {
+				we.Tls = wire.NetworkTlsMode_NETWORK_TLS_MODE_SKIP
+			}
 			for _, l := range e.Rules {
 				a := &wire.L7Allow{Method: l.Allow.Method, Path: l.Allow.Path}
 				for k, m := range l.Allow.Query {
@@ -139,14 +142,15 @@ func policyFromWire(w *wire.SandboxPolicy) (p *Policy, strange string) {
 
 func endpointFromWire(w *wire.NetworkEndpoint) (e Endpoint, strange string) {
 	switch {
-	case w.GetTls() != wire.NetworkTlsMode_NETWORK_TLS_MODE_UNSPECIFIED:
-		return e, "lets TLS pass unseen"
+	case w.GetTls() > wire.NetworkTlsMode_NETWORK_TLS_MODE_SKIP:
+		return e, "has a way with TLS that kick does not know"
 	case w.GetPort() != 0:
 		return e, "has the older form of a port"
 	case len(w.GetDenyRules()) > 0:
 		return e, "has rules that deny"
 	}
 	e = Endpoint{Host: w.GetHost(), Ports: w.GetPorts(), Protocol: w.GetProtocol(), EncodedSlash: w.GetAllowEncodedSlash(), AllowedIPs: w.GetAllowedIps(),
+		Relayed:     w.GetTls() == wire.NetworkTlsMode_NETWORK_TLS_MODE_SKIP,
 		Enforcement: nameOf(enforcements, w.GetEnforcement()), Access: nameOf(accesses, w.GetAccess())}
 	for _, l := range w.GetRules() {
 		a := Allow{Method: l.GetAllow().GetMethod(), Path: l.GetAllow().GetPath()}

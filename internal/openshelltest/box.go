@@ -263,7 +263,7 @@ func (b *box) serve(ctx context.Context, l net.Listener, main relay.Request) {
 		}
 		conns.Go(func() {
 			r := frame.NewReader(c)
-			t, _, err := r.Read()
+			t, p, err := r.Read()
 			switch {
 			case err != nil:
 				c.Close()
@@ -271,6 +271,9 @@ func (b *box) serve(ctx context.Context, l net.Listener, main relay.Request) {
 				b.supervise(c, r, main)
 				c.Close()
 				l.Close()
+			case t == relay.Tunnel:
+				b.tunnel(ctx, c, string(p), main.Rules)
+				c.Close()
 			default:
 				select {
 				case b.idle <- c:

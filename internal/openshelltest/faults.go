@@ -18,6 +18,8 @@ type Faults struct {
 	Renamed bool
 	// Config changes what is said of a sandbox's policy.
 	Config func(*wire.GetSandboxConfigResponse)
+	// Lax enforces no endpoint, and gives policies back as they came.
+	Lax bool
 	// NotReady keeps sandboxes in PROVISIONING with that reason.
 	NotReady string
 	// ReadyEarly says READY before there is a supervisor, so that the first

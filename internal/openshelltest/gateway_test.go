@@ -406,6 +406,65 @@ func TestNetwork(t *testing.T) {
 	}
 }
 
+// An endpoint whose TLS is skipped is a plain way for the programs of its own rule, and
+// for nobody else (Policy).
+func TestRelayed(t *testing.T) {
+	t.Parallel()
+	section(t, "Policy")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = c.Read(make([]byte, 1<<10))
+			_, _ = io.WriteString(c, "no TLS at all\n")
+			c.Close()
+		}
+	}()
+	g := Start(t, Options{Network: egress.Config{
+		Resolve: func(context.Context, string) ([]netip.Addr, error) {
+			return []netip.Addr{netip.MustParseAddr("140.82.112.5")}, nil
+		},
+		Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, network, l.Addr().String())
+		},
+	}})
+	c := dial(t, g.Connection)
+	r := request("relayed")
+	r.Policy = policyOf(openshellapi.Endpoint{Host: "example.com", Protocol: "rest", Access: "read-only"})
+	r.Policy.Network["own"] = openshellapi.NetworkRule{
+		Name:      "own",
+		Endpoints: []openshellapi.Endpoint{{Host: "kick.example.com", Ports: []uint32{8377}, Enforcement: openshellapi.Enforce, Relayed: true}},
+		Binaries:  []openshellapi.Binary{{Path: "/tmp/mine"}},
+	}
+	if _, err := c.Create(testContext(t), r); err != nil {
+		t.Fatal(err)
+	}
+	e, err := c.Policy(testContext(t), "relayed")
+	if err != nil || e.Strange != "" || r.Policy.Difference(e.Policy) != "" {
+		t.Fatalf("%+v, %v", e, err)
+	}
+	e.Policy.Network["own"].Endpoints[0].Relayed = false
+	if r.Policy.Difference(e.Policy) == "" {
+		t.Error("it does not differ from one that is not relayed")
+	}
+	waitFor(t, c, "relayed", openshellapi.Ready)
+	script := `cp /usr/bin/curl /tmp/mine
+for p in /tmp/mine /usr/bin/curl; do $p -sS --http0.9 --max-time 20 -p -x $HTTPS_PROXY http://kick.example.com:8377/ 2>&1; done
+/tmp/mine -sS -o /dev/null -w 'mine elsewhere %{http_connect}' --max-time 20 https://example.com/ 2>/dev/null`
+	out, errOut, _ := run(t, c, openshellapi.ExecRequest{Name: "relayed", Command: []string{"sh", "-c", script}}, "")
+	if strings.Count(out, "no TLS at all") != 1 || !strings.Contains(out, "403") || !strings.Contains(out, "mine elsewhere 403") {
+		t.Errorf("%q, %q", out, errOut)
+	}
+}
+
 // Every policy that kick compiles is taken as it is, and read back the same.
 func TestCompiledPolicies(t *testing.T) {
 	t.Parallel()

@@ -5,11 +5,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
+	"net"
 	"net/http"
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"google.golang.org/grpc/codes"
@@ -29,7 +32,7 @@ func (b *box) network(ctx context.Context, spec *sandbox.LaunchSpec) (q relay.Re
 	if len(rules) == 0 {
 		return q, func() {}, nil
 	}
-	allowed, err := egressOf(rules)
+	allowed, err := egressOf(rules, b.g.options.Faults.Lax)
 	if err != nil {
 		return q, nil, status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -41,11 +44,47 @@ func (b *box) network(ctx context.Context, spec *sandbox.LaunchSpec) (q relay.Re
 	spec.Network, spec.Egress = sandbox.NetworkRestricted, sandbox.Egress{Socket: b.out.Socket()}
 	q.ProxyPort, q.ProxySocket = proxyPort, sandbox.EgressSocketPath
 	for _, rule := range rules {
+		var r relay.Rule
 		for _, p := range rule.GetBinaries() {
-			q.Binaries = append(q.Binaries, p.GetPath())
+			r.Binaries = append(r.Binaries, p.GetPath())
 		}
+		for _, e := range rule.GetEndpoints() {
+			for _, port := range e.GetPorts() {
+				target := net.JoinHostPort(e.GetHost(), strconv.FormatUint(uint64(port), 10))
+				r.Targets = append(r.Targets, target)
+				if e.GetTls() == wire.NetworkTlsMode_NETWORK_TLS_MODE_SKIP {
+					r.Relayed = append(r.Relayed, target)
+				}
+			}
+		}
+		q.Rules = append(q.Rules, r)
 	}
 	return q, func() { _ = b.out.Close() }, nil // what it says is of requests that were cut
+}
+
+// tunnel passes a connection on, to a target that the policy relays.
+func (b *box) tunnel(ctx context.Context, c net.Conn, target string, rules []relay.Rule) {
+	if !slices.ContainsFunc(rules, func(r relay.Rule) bool { return slices.Contains(r.Relayed, target) }) {
+		return
+	}
+	dial := b.g.options.Network.Dial
+	if dial == nil {
+		dial = (&net.Dialer{}).DialContext
+	}
+	up, err := dial(ctx, "tcp", target)
+	if err != nil {
+		return // the supervisor sees its connection end
+	}
+	defer up.Close()
+	if _, err := c.Write([]byte{0}); err != nil {
+		return
+	}
+	defer context.AfterFunc(ctx, func() { c.Close() })()
+	go func() {
+		_, _ = io.Copy(up, c) // who is gone needs nothing more
+		up.Close()
+	}()
+	_, _ = io.Copy(c, up)
 }
 
 // denials writes what kick's gateway denied into the sandbox's log.
@@ -71,8 +110,8 @@ func (d denials) Write(line []byte) (int, error) {
 }
 
 // egressOf translates network rules into kick's own policy. An endpoint that is
-// only audited allows everything, as it does there (Policy).
-func egressOf(rules map[string]*wire.NetworkPolicyRule) (policy.Egress, error) {
+// only audited allows everything, as it does there (Policy); with lax, all are.
+func egressOf(rules map[string]*wire.NetworkPolicyRule, lax bool) (policy.Egress, error) {
 	var e policy.Egress
 	for _, key := range slices.Sorted(maps.Keys(rules)) {
 		for _, p := range rules[key].GetEndpoints() {
@@ -87,7 +126,7 @@ func egressOf(rules map[string]*wire.NetworkPolicyRule) (policy.Egress, error) {
 				}
 				h.Addresses = append(h.Addresses, a)
 			}
-			enforced := p.GetEnforcement() == wire.NetworkEnforcementMode_NETWORK_ENFORCEMENT_MODE_ENFORCE
+			enforced := !lax && p.GetEnforcement() == wire.NetworkEnforcementMode_NETWORK_ENFORCEMENT_MODE_ENFORCE
 			switch {
 			case !enforced, p.GetProtocol() == "", p.GetAccess() == wire.NetworkAccessPreset_NETWORK_ACCESS_PRESET_FULL:
 				h.Terminate = false

@@ -9,10 +9,11 @@ import "github.com/kickhq/kick/internal/frame"
 // Socket is the name of the socket, in the directory where the supervisor lies.
 const Socket = "control.sock"
 
-// The two kinds of connections; the supervisor says which as its first frame.
+// The kinds of connections; the supervisor says which as its first frame.
 const (
 	Main    frame.Type = 'm' // empty; answered with a Request: the main process
 	Command frame.Type = 'x' // empty; answered with a Request, when there is one
+	Tunnel  frame.Type = 't' // HOST:PORT; what follows is that connection's, after one byte when it is open
 )
 
 // Frames from the gateway.
@@ -31,20 +32,28 @@ const Reached frame.Type = 'n'
 type Request struct {
 	Argv []string `json:"argv"`
 	Env  []string `json:"env"`
-	// Binaries are the programs that may use the network, by patterns of paths;
-	// with Main alone.
-	Binaries []string `json:"binaries,omitempty"`
+	// Rules are those of the network; with Main alone.
+	Rules []Rule `json:"rules,omitempty"`
 	// ProxyPort is the loopback port on which the network is; 0: there is none.
 	// ProxySocket is what lies behind it.
 	ProxyPort   int    `json:"proxyPort,omitempty"`
 	ProxySocket string `json:"proxySocket,omitempty"`
 }
 
+// Rule lets programs, by patterns of paths, use the network to hosts, by patterns of
+// HOST:PORT.
+type Rule struct {
+	Binaries []string `json:"binaries"`
+	Targets  []string `json:"targets"`
+	// Relayed are those of Targets to which connections are passed on unseen.
+	Relayed []string `json:"relayed,omitempty"`
+}
+
 // Reach is a connection to the network.
 type Reach struct {
 	Binary string `json:"binary"` // the real path
 	Target string `json:"target"` // the first line of what it sent
-	Denied bool   `json:"denied"` // since no program of its ancestry is listed
+	Denied bool   `json:"denied"` // since no program of its ancestry is listed for the target
 }
 
 // Exit is the end of a command, in frame.Exit.

@@ -28,7 +28,7 @@ func main() {
 }
 
 func run() error {
-	c, r, w, err := dial(relay.Main)
+	c, r, w, err := dial(relay.Main, "")
 	if err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func run() error {
 }
 
 // dial opens a connection of a kind, to the socket beside this program.
-func dial(kind frame.Type) (net.Conn, *frame.Reader, *frame.Writer, error) {
+func dial(kind frame.Type, said string) (net.Conn, *frame.Reader, *frame.Writer, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, nil, nil, err
@@ -71,7 +71,7 @@ func dial(kind frame.Type) (net.Conn, *frame.Reader, *frame.Writer, error) {
 		return nil, nil, nil, err
 	}
 	w := frame.NewWriter(c)
-	return c, frame.NewReader(c), w, w.Write(kind, nil)
+	return c, frame.NewReader(c), w, w.Write(kind, []byte(said))
 }
 
 func readRequest(r *frame.Reader) (q relay.Request, err error) {
@@ -94,7 +94,7 @@ func readRequest(r *frame.Reader) (q relay.Request, err error) {
 
 // serveCommand waits for one command and leaves it running.
 func serveCommand() error {
-	c, r, w, err := dial(relay.Command)
+	c, r, w, err := dial(relay.Command, "")
 	if err != nil {
 		return err
 	}

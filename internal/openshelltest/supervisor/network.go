@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -43,12 +45,7 @@ func serveConnection(c *net.TCPConn, q relay.Request, w *frame.Writer) error {
 	if err != nil {
 		return err
 	}
-	reach := relay.Reach{Binary: paths[0], Target: strings.TrimSpace(first), Denied: true}
-	for _, p := range paths {
-		for _, pattern := range q.Binaries {
-			reach.Denied = reach.Denied && !matches(pattern, p)
-		}
-	}
+	reach := relay.Reach{Binary: paths[0], Target: strings.TrimSpace(first), Denied: denied(q.Rules, targetOf(first), paths)}
 	if err := w.WriteJSON(relay.Reached, reach); err != nil {
 		return err
 	}
@@ -56,6 +53,9 @@ func serveConnection(c *net.TCPConn, q relay.Request, w *frame.Writer) error {
 		body := `{"error":"policy_denied","detail":"the program is not listed"}`
 		_, err := fmt.Fprintf(c, "HTTP/1.1 403 Forbidden\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", len(body), body)
 		return err
+	}
+	if target := targetOf(first); strings.HasPrefix(first, "CONNECT ") && relayed(q.Rules, target) {
+		return tunnel(c, r, target)
 	}
 	out, err := net.Dial("unix", q.ProxySocket)
 	if err != nil {
@@ -70,8 +70,75 @@ func serveConnection(c *net.TCPConn, q relay.Request, w *frame.Writer) error {
 	return err
 }
 
-// matches reports whether a path is one of a pattern's: "*" is within a segment,
-// "**" across.
+func relayed(rules []relay.Rule, target string) bool {
+	return slices.ContainsFunc(rules, func(r relay.Rule) bool { return slices.Contains(r.Relayed, target) })
+}
+
+// tunnel answers a CONNECT for a target whose connections are passed on as they are.
+func tunnel(c *net.TCPConn, r *bufio.Reader, target string) error {
+	for line := "-"; strings.TrimSpace(line) != ""; {
+		var err error
+		if line, err = r.ReadString('\n'); err != nil {
+			return err
+		}
+	}
+	up, _, _, err := dial(relay.Tunnel, target)
+	if err != nil {
+		return err
+	}
+	defer up.Close()
+	if _, err := io.ReadFull(up, make([]byte, 1)); err != nil {
+		return fmt.Errorf("%s: %w", target, err)
+	}
+	if _, err := io.WriteString(c, "HTTP/1.1 200 Connection established\r\n\r\n"); err != nil {
+		return err
+	}
+	go func() {
+		_, _ = io.Copy(up, c)
+		_ = up.(*net.UnixConn).CloseWrite()
+	}()
+	_, err = io.Copy(c, up)
+	return err
+}
+
+// targetOf is the host and port of a request to a proxy, by its first line.
+func targetOf(first string) string {
+	method, rest, _ := strings.Cut(first, " ")
+	target, _, _ := strings.Cut(rest, " ")
+	if method == "CONNECT" {
+		return target
+	}
+	u, err := url.Parse(target)
+	if err != nil {
+		return ""
+	}
+	if u.Port() == "" {
+		return net.JoinHostPort(u.Hostname(), "80")
+	}
+	return u.Host
+}
+
+// denied reports whether no rule lets any of the programs reach the target. A target
+// that no rule has is the gateway's to deny, for a program that some rule has.
+func denied(rules []relay.Rule, target string, programs []string) bool {
+	has := func(patterns []string, names ...string) bool {
+		return slices.ContainsFunc(patterns, func(p string) bool {
+			return slices.ContainsFunc(names, func(name string) bool { return matches(p, name) })
+		})
+	}
+	known, listed := false, false
+	for _, r := range rules {
+		at, by := has(r.Targets, target), has(r.Binaries, programs...)
+		if at && by {
+			return false
+		}
+		known, listed = known || at, listed || by
+	}
+	return known || !listed
+}
+
+// matches reports whether a path, or a host and port, is one of a pattern's: "*" is
+// within a segment of a path, "**" across.
 func matches(pattern, path string) bool {
 	e := regexp.QuoteMeta(pattern)
 	e = strings.ReplaceAll(strings.ReplaceAll(e, `\*\*`, ".*"), `\*`, "[^/]*")
