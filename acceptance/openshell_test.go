@@ -9,10 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -113,6 +115,86 @@ func TestOpenShellAudit(t *testing.T) {
 	}
 	if notes := fmt.Sprint(o["notes"]); !found || !strings.Contains(notes, "the gateway denied 1 requests") {
 		t.Errorf("the refusal is not attributed:\n%s\n%s", b, notes)
+	}
+}
+
+// TestOpenShellModels: without a route for models in the gateway, the agent's calls go by
+// the shim through the gateway to kick's own, which has the key. Nobody else in the
+// sandbox gets anything there, and what is no model stays the gateway's.
+func TestOpenShellModels(t *testing.T) {
+	t.Parallel()
+	p := newProvider(t)
+	network := egress.Config{
+		Resolve: func(context.Context, string) ([]netip.Addr, error) {
+			return []netip.Addr{netip.MustParseAddr("140.82.112.5")}, nil
+		},
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			_, port, err := net.SplitHostPort(address)
+			if err != nil {
+				return nil, err
+			}
+			var d net.Dialer
+			return d.DialContext(ctx, network, net.JoinHostPort("127.0.0.1", port))
+		},
+	}
+	u := newOpenShellUser(t, openshelltest.Options{Network: network})
+	config := func(from string) string {
+		file := filepath.Join(t.TempDir(), "kick.yaml")
+		text := fmt.Sprintf(`agent_sandbox:
+  enabled: true
+  runtime: openshell
+  image: %q
+  openshell: {telemetry_off: true, egress_gateway: "gateway.kick.example:20000-20999", egress_from: %s}
+agents:
+  caller: {sandbox: {enabled: true}}
+`, openshelltest.Image, from)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	const script = `url=http://127.0.0.1:8378/model/openai/v1/responses
+curl -sS --max-time 30 -o /dev/null -w 'model %{http_code}\n' -H 'Content-Type: application/json' -d '{"model":"test-model","input":"x","stream":true}' $url
+curl -sS --max-time 30 -o /dev/null -w 'host %{http_code}\n' -x http://127.0.0.1:8378 http://example.com/
+for p in $(seq 20000 20003); do curl -sSk --max-time 20 -o /dev/null -w 'direct %{http_connect} %{http_code}\n' -x $HTTPS_PROXY https://gateway.kick.example:$p/ 2>/dev/null; done
+env | grep -i -e ca_ -e proxy | sort`
+	ask := func(from string) (o map[string]any, said string) {
+		cmd := u.command("run", "-o", "json", "--config", config(from), "--agent", "caller", "--policy", p.policy, "--repo", seedBare(t), "--publish", "none", "--", "sh", "-c", script)
+		cmd.Env = append(cmd.Env, keyVariable+"="+p.key)
+		return objectOf(t, cmd)
+	}
+	o, said := ask("127.0.0.0/8")
+	id, _ := o["id"].(string)
+	log, _ := os.ReadFile(filepath.Join(u.dir, "state/kicks", id, "transcript.log"))
+	for _, want := range []string{"model 200\n", "host 403\n", "HTTPS_PROXY=http://127.0.0.1:3128\n", "NO_PROXY=127.0.0.1,"} {
+		if !strings.Contains(string(log), want) {
+			t.Fatalf("no %q in\n%s\n%s", want, log, said)
+		}
+	}
+	if answers := regexp.MustCompile(`direct \d+ [1-9]`).FindAll(log, -1); len(answers) > 0 || !strings.Contains(string(log), "direct 403 000") {
+		t.Errorf("others than the shim are answered by the gateway:\n%s", log)
+	}
+	calls := p.Calls()
+	if len(calls) != 1 || calls[0].Key() != p.key {
+		t.Errorf("the model got %d calls", len(calls))
+	}
+	allowed := 0
+	for _, r := range audit(t, filepath.Join(u.dir, "state/kicks", id)) {
+		if r.Verdict == egress.Allowed && strings.HasPrefix(r.Path, "/model/openai/") {
+			allowed++
+		}
+	}
+	if counts, _ := o["egress"].(map[string]any); allowed == 0 || counts["allowed"] == nil {
+		t.Errorf("the audit has %d calls of the model, the result %v", allowed, o["egress"])
+	}
+
+	// Where connections come from another network than was said, no agent starts.
+	o, said = ask("192.0.2.0/24")
+	if !strings.Contains(said, "egress gateway") || !strings.Contains(fmt.Sprint(o["notes"]), "egress_from") || o["agentExit"] != nil {
+		t.Errorf("%v\n%s", o, said)
+	}
+	if left := u.g.Sandboxes(); len(left) > 0 {
+		t.Errorf("left: %q", left)
 	}
 }
 

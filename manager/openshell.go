@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -26,6 +27,11 @@ type OpenShell struct {
 	Choice sandbox.OpenShellChoice
 	// Inference tells that https://inference.local answers in its sandboxes.
 	Inference bool
+	// Gateway is where sandboxes reach kick's own gateway, for calls of models, as
+	// HOST:PORT or HOST:PORT-PORT, and GatewayFrom the network that their connections
+	// come from. Empty: they do not.
+	Gateway     string
+	GatewayFrom netip.Prefix
 	// Binaries are the programs that may use the network, as PATH or
 	// PATH@sha256:DIGEST. Empty: policy.OpenShellBinaries.
 	Binaries []string
@@ -83,7 +89,10 @@ func (r *run) openShell(spec *sandbox.LaunchSpec) (done func(), err error) {
 	done = func() {
 		end()
 		// What it allowed, the gateway does not tell.
-		r.out.Egress = &egress.Summary{Denied: denied}
+		if r.out.Egress == nil {
+			r.out.Egress = &egress.Summary{}
+		}
+		r.out.Egress.Denied += denied
 	}
 	binaries, digests := r.req.OpenShell.programs()
 	spec.Egress.Programs = digests
@@ -97,16 +106,25 @@ func (r *run) openShell(spec *sandbox.LaunchSpec) (done func(), err error) {
 		return nil, &sandbox.Error{Kind: sandbox.ErrSpec, Op: "compile the policy for OpenShell", Err: err, Remedy: "kick policy compile --to openshell shows what becomes of it"}
 	}
 	spec.Egress.Policy = string(text)
+	fit := agents.ForInferenceLocal
+	if r.req.OpenShell.Gateway != "" {
+		maps.Copy(spec.Env, agents.WithoutProxy())
+		fit = func(text string) string { return agents.ForGatewayAt(text, openShellPort) }
+	}
 	for name, value := range spec.Env {
-		spec.Env[name] = agents.ForInferenceLocal(value)
+		spec.Env[name] = fit(value)
 	}
 	home := maps.Clone(spec.Home)
 	for name, content := range home {
-		home[name] = agents.ForInferenceLocal(content)
+		home[name] = fit(content)
 	}
 	spec.Home = home
 	return done, nil
 }
+
+// openShellPort is the loopback port that leads to kick's gateway, beside the proxy of
+// OpenShell's supervisor, which may have agents.GatewayPort.
+const openShellPort = 8378
 
 func writeLine(w io.Writer, v any) error {
 	b, err := json.Marshal(v)

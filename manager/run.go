@@ -272,63 +272,19 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 		Stdout: stdout, Stderr: stderr,
 		Labels: map[string]string{"kick.dev/id": r.k.ID, "kick.dev/agent": r.req.Agent},
 	}
-	var gateway *egress.Gateway
-	var reached string // where sandboxes reach it, by TCP
-	started := false
-	switch {
-	case r.req.Runtime == openShellRuntime:
+	if r.req.Runtime == openShellRuntime {
 		done, err := r.openShell(&spec)
 		if err != nil {
 			return sandbox.Result{}, err
 		}
 		defer done()
-	case spec.Network != sandbox.NetworkNone:
-		audit, err := os.OpenFile(r.k.Path("egress.jsonl"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-		if err != nil {
-			return sandbox.Result{}, &sandbox.Error{Kind: sandbox.ErrRuntime, Op: "open the egress audit", Err: err}
-		}
-		defer func() { r.note("close the egress audit", audit.Close()) }()
-		cfg := egress.Config{Kick: r.k.ID, Agent: r.req.Agent, Repo: r.req.Source.Repo, Policy: r.policy().Egress, Audit: audit, Ledgers: r.m.State.BudgetsDir()}
-		own := newReadCredential(r.req)
-		cfg.GitCredential = own.get
-		if req := r.req; req.Runtime == "kubernetes" {
-			way, close, err := openWayIn(req.Kubernetes.Gateway)
-			if err != nil {
-				return sandbox.Result{}, err
-			}
-			defer func() { r.note("close the gateway's way in", close()) }()
-			cfg.TCP, reached = way.tcp, way.at
-			before, _ := way.tcp.Refused()
-			defer func() {
-				if note := strangersNote(way.tcp, before); note != "" && !started {
-					r.out.Notes = append(r.out.Notes, note)
-				}
-			}()
-		}
-		if gateway, err = egress.Listen(ctx, r.k.Path("egress"), cfg); err != nil {
-			return sandbox.Result{}, &sandbox.Error{Kind: sandbox.ErrRuntime, Op: "open the egress gateway", Err: err}
-		}
-		defer func() {
-			r.note("egress", gateway.Close())
-			counts := gateway.Summary()
-			r.out.Egress = &counts
-			if counts.Restarts > 0 {
-				r.out.Notes = append(r.out.Notes, fmt.Sprintf("the egress gateway failed and was started again (restarts: %d): %s says why", counts.Restarts, r.k.Path("egress.jsonl")))
-			}
-			r.hold(gateway.Keys())
-			r.note("revoke the token for fetches", own.revoke(context.WithoutCancel(ctx)))
-		}()
-		gateway.SetGitEnvironment(spec.Env, agents.GatewayPort)
-		spec.Egress = sandbox.Egress{Socket: r.k.Path("egress/gateway.sock"), Port: agents.GatewayPort}
-		if way := cfg.TCP; way != nil {
-			spec.Egress.Socket, spec.Egress.TCP = "", &sandbox.EgressTCP{
-				Address: reached, Secret: gateway.Secret(), Pin: way.Pin(), Trust: string(gateway.Trust()), Admit: gateway.Admit,
-			}
-		}
-		if gateway.Terminates() {
-			maps.Copy(spec.Env, egress.TrustEnvironment(sandbox.EgressTrustPath))
-		}
 	}
+	started := false
+	gateway, done, err := r.openGateway(ctx, &spec)
+	if err != nil {
+		return sandbox.Result{}, err
+	}
+	defer func() { done(started) }()
 	spec.OnEvent = func(e sandbox.Event) {
 		switch e.Kind {
 		case sandbox.EventProved:

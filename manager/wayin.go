@@ -38,8 +38,8 @@ func openWayIn(gateway string) (*wayIn, func() error, error) {
 	if in == nil {
 		var err error
 		if in, err = listenFor(gateway); err != nil {
-			return nil, nil, &sandbox.Error{Kind: sandbox.ErrSpec, Op: "open the egress gateway to pods", Err: err,
-				Remedy: "Set kubernetes.gateway in kick.yaml or --gateway to the address at which pods reach this host and to ports of which one is free, as in 10.1.2.3:8377-8392 (each process of kick has its own), or use network mode none"}
+			return nil, nil, &sandbox.Error{Kind: sandbox.ErrSpec, Op: "open the egress gateway to sandboxes", Err: err,
+				Remedy: "Set kubernetes.gateway in kick.yaml or --gateway, or openshell.egress_gateway for OpenShell, to the address at which sandboxes reach this host and to ports of which one is free, as in 10.1.2.3:8377-8392 (each process of kick has its own), or use network mode none"}
 		}
 		w.open[gateway] = in
 	}
@@ -106,7 +106,7 @@ func strangersNote(way *egress.TCP, before int) string {
 	if n == before {
 		return ""
 	}
-	return fmt.Sprintf("the egress gateway at %s refused connections from where it knows no sandbox (%d, the last from %s): if that is a node's address, the cluster rewrites the pods' on their way, see \"What does not work\" in docs/kubernetes.md", way.Address(), n-before, last)
+	return fmt.Sprintf("the egress gateway at %s refused connections from where it knows no sandbox (%d, the last from %s): if that is a node's address, the cluster rewrites the pods' on their way, see \"What does not work\" in docs/kubernetes.md; on OpenShell, openshell.egress_from may be another network than theirs", way.Address(), n-before, last)
 }
 
 // TryWayIn opens a port of the gateway for an address at which sandboxes reach this host,

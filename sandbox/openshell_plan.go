@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -74,6 +75,11 @@ func newOpenShellPlan(spec LaunchSpec, mode frame.Mode, ready time.Duration) (*o
 	if spec.Egress.Policy != "" {
 		p.config.Inherit = gatewayVariables
 	}
+	if spec.Egress.TCP != nil {
+		// The shim's end of the way to the gateway is at loopback, which no proxy leads
+		// to: the specification says so.
+		p.config.Inherit = slices.DeleteFunc(slices.Clone(gatewayVariables), func(name string) bool { return strings.EqualFold(name, "NO_PROXY") })
+	}
 	lifetime := ready + gapTimeout + startTimeout + checkoutTimeout + p.limits.Wall + 2*wallGrace + collectTimeout + time.Minute
 	p.create = openshellapi.CreateRequest{
 		Name:   spec.ID,
@@ -141,8 +147,25 @@ func openShellPolicy(spec LaunchSpec) (*openshellapi.Policy, error) {
 			p.Filesystem.ReadWrite = append(p.Filesystem.ReadWrite, dir)
 		}
 	}
+	if t := spec.Egress.TCP; t != nil {
+		host, text, err := net.SplitHostPort(t.Address)
+		port, err2 := strconv.ParseUint(text, 10, 16)
+		if err := errors.Join(err, err2); err != nil {
+			return nil, specError("egress address", err, "Give a host and a port")
+		}
+		p.Network[ownGateway] = openshellapi.NetworkRule{
+			Name:      ownGateway,
+			Endpoints: []openshellapi.Endpoint{{Host: host, Ports: []uint32{uint32(port)}, Enforcement: openshellapi.Enforce, Relayed: true}},
+			Binaries:  []openshellapi.Binary{{Path: shimDir(spec.ID) + "/kick-shim"}},
+		}
+	}
 	return p, nil
 }
+
+// ownGateway is the rule of a policy for the way to kick's own gateway. The shim has
+// it, and with it all that it starts, to which it is of no use: the gateway knows the
+// shim by the kick's secret.
+const ownGateway = "kick-gateway"
 
 // shim is the shim's path in the sandbox.
 func (p *openShellPlan) shim() string { return shimDir(p.spec.ID) + "/kick-shim" }

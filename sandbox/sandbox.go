@@ -264,7 +264,8 @@ type EgressTCP struct {
 	Trust string
 	// Admit tells the gateway the address that the sandbox's connections come
 	// from. The launcher calls it as soon as it knows that, and before the shim
-	// is let go: nothing else is let in.
+	// is let go: nothing else is let in. One that cannot know it gives the zero
+	// address, and who opened the gateway has to know what it may be.
 	Admit func(sandbox netip.Addr) error
 }
 

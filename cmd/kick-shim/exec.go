@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -71,11 +73,19 @@ func writeFiles(files map[string]string) error {
 	return nil
 }
 
+// proxyVariable names the way out of a sandbox whose own gateway has put it there.
+const proxyVariable = "HTTPS_PROXY"
+
 // wayOut is how the gateway is reached; without an address there is none.
 func wayOut(cfg frame.Config) forwarder.Way {
 	w := forwarder.Way{Network: "unix", Address: cfg.EgressSocket, Secret: cfg.EgressSecret, Pin: cfg.EgressPin}
 	if w.Address == "" {
 		w.Network, w.Address = "tcp", cfg.EgressAddress
+		if slices.Contains(cfg.Inherit, proxyVariable) {
+			w.Through = func(ctx context.Context) (net.Conn, error) {
+				return dialBeside(ctx, os.Getenv(proxyVariable), cfg.EgressAddress)
+			}
+		}
 	}
 	return w
 }

@@ -16,7 +16,8 @@
 // itself as "init" too. In a pod, whose host is far away, it starts as "wait", does
 // the same and becomes "serve", which is "init" for a host that comes over
 // connections; each of them is a process of its own, "line". In a gateway's sandbox it
-// is a command, "guest", which leaves such a server behind. Beside an agent's
+// is a command, "guest", which leaves such a server behind; its connections with kick's own
+// gateway are opened by others, "dial". Beside an agent's
 // container it prepares the pod, "install", and removes a workspace, "clear".
 // In a virtual machine kick has it "look" first, and then "enclose" a sandbox that
 // waits as in a pod.
@@ -61,6 +62,8 @@ func main() {
 		err = line()
 	case "checkpoint":
 		err = checkpoint()
+	case "dial":
+		err = dial()
 	case "look":
 		err = look()
 	case "enclose":

@@ -1,11 +1,15 @@
 package config
 
 import (
+	"errors"
+	"net"
+	"net/netip"
 	"path"
 	"slices"
 	"strings"
 
 	"github.com/kickhq/kick/internal/lazyregexp"
+	"github.com/kickhq/kick/policy"
 	"github.com/kickhq/kick/sandbox"
 )
 
@@ -14,6 +18,8 @@ type openShellBlock struct {
 	gateway, endpoint, workspace, ca, cert, key, token, version *Value[string]
 
 	telemetryOff, inference *Value[bool]
+	egressGateway           *Value[string]
+	egressFrom              *Value[netip.Prefix]
 	binaries                *Value[[]string]
 }
 
@@ -45,8 +51,12 @@ var openShellFields = []field[openShellBlock]{
 		func(b *openShellBlock) **Value[string] { return &b.version }),
 	{"telemetry_off", "Your word that the gateway sends no telemetry, which nothing on its wire tells. Default: false, and a kick does not start unless the weakness telemetry is accepted.",
 		object{"type": "boolean"}, func(d *decoder, p place, b *openShellBlock) { set(d, p, &b.telemetryOff, (*decoder).boolean) }},
-	{"inference", "The workspace has a route for models, so that https://inference.local answers in its sandboxes. An agent with a kind needs it. Default: false.",
+	{"inference", "The workspace has a route for models, so that https://inference.local answers in its sandboxes. An agent with a kind needs it, or egress_gateway. Default: false.",
 		object{"type": "boolean"}, func(d *decoder, p place, b *openShellBlock) { set(d, p, &b.inference, (*decoder).boolean) }},
+	{"egress_gateway", "Where sandboxes reach kick's own gateway for calls of models, instead of inference, as HOST:PORT or HOST:PORT-PORT; each process of kick listens on the first of these ports that is free. It needs egress_from.",
+		object{"type": "string"}, func(d *decoder, p place, b *openShellBlock) { setUnlessZero(d, p, &b.egressGateway, readEgressGateway) }},
+	{"egress_from", "The network, as ADDRESS/BITS, that connections of sandboxes to egress_gateway come from. Who is in it may try a kick's secret, and nobody else.",
+		object{"type": "string"}, func(d *decoder, p place, b *openShellBlock) { setUnlessZero(d, p, &b.egressFrom, readNetwork) }},
 	{"binaries", "Real paths, in the image, of the programs that may use the network as the policy says. With @sha256: and a digest after it, a kick does not start where the file is another. Default: git, curl and interpreters where common images have them.",
 		object{"type": "array", "items": object{"type": "string", "pattern": "^/"}, "uniqueItems": true},
 		func(d *decoder, p place, b *openShellBlock) { set(d, p, &b.binaries, readBinaries) }},
@@ -77,11 +87,44 @@ func readBinaries(d *decoder, p place) ([]string, bool) {
 	return list, true
 }
 
+// readEgressGateway takes a name too: the policy of the sandbox has it, and a gateway
+// knows its host by one.
+func readEgressGateway(d *decoder, p place) (string, bool) {
+	v, ok := d.text(p, "a host with a port or a range of ports")
+	if !ok || v == "" {
+		return v, ok
+	}
+	host, port, err := net.SplitHostPort(v)
+	ports, err2 := policy.ParsePorts(port)
+	if err = errors.Join(err, err2); err != nil || ports.First == 0 || !hostForm.MatchString(host) {
+		d.problem(p, shown(v)+" is no host with a port or a range of ports", "write it as in host.openshell.internal:8377-8392")
+		return "", false
+	}
+	return v, true
+}
+
+var hostForm = lazyregexp.New(`^[A-Za-z0-9]([A-Za-z0-9.:-]{0,251}[A-Za-z0-9])?$`)
+
+func readNetwork(d *decoder, p place) (netip.Prefix, bool) {
+	v, ok := d.text(p, "a network")
+	if !ok || v == "" {
+		return netip.Prefix{}, ok
+	}
+	n, err := netip.ParsePrefix(v)
+	if err != nil || n != n.Masked() || n.Bits() == 0 || n.Addr().Is4In6() {
+		d.problem(p, shown(v)+" is no network of sandboxes", "write it as in 10.244.0.0/16")
+		return netip.Prefix{}, false
+	}
+	return n, true
+}
+
 // OpenShell is what holds for one agent on an OpenShell gateway.
 type OpenShell struct {
 	Gateway, Endpoint, Workspace, CA, Cert, Key, Token, AcceptVersion Value[string]
 
 	TelemetryOff, Inference Value[bool]
+	EgressGateway           Value[string]
+	EgressFrom              Value[netip.Prefix]
 	Binaries                Value[[]string] // empty: the default
 }
 
@@ -90,7 +133,8 @@ func resolveOpenShell(own, all openShellBlock) OpenShell {
 		Gateway: first(own.gateway, all.gateway, ""), Endpoint: first(own.endpoint, all.endpoint, ""), Workspace: first(own.workspace, all.workspace, ""),
 		CA: first(own.ca, all.ca, ""), Cert: first(own.cert, all.cert, ""), Key: first(own.key, all.key, ""), Token: first(own.token, all.token, ""),
 		AcceptVersion: first(own.version, all.version, ""), TelemetryOff: first(own.telemetryOff, all.telemetryOff, false),
-		Inference: first(own.inference, all.inference, false), Binaries: first(own.binaries, all.binaries, []string{}),
+		Inference: first(own.inference, all.inference, false), EgressGateway: first(own.egressGateway, all.egressGateway, ""),
+		EgressFrom: first(own.egressFrom, all.egressFrom, netip.Prefix{}), Binaries: first(own.binaries, all.binaries, []string{}),
 	}
 }
 
@@ -107,6 +151,7 @@ func (o OpenShell) rows() []Row {
 	const at = "sandbox.openshell."
 	return []Row{
 		row(at+"gateway", o.Gateway), row(at+"endpoint", o.Endpoint), row(at+"workspace", o.Workspace), row(at+"ca", o.CA), row(at+"cert", o.Cert), row(at+"key", o.Key),
-		row(at+"token", o.Token), row(at+"accept_version", o.AcceptVersion), row(at+"telemetry_off", o.TelemetryOff), row(at+"inference", o.Inference), row(at+"binaries", o.Binaries),
+		row(at+"token", o.Token), row(at+"accept_version", o.AcceptVersion), row(at+"telemetry_off", o.TelemetryOff), row(at+"inference", o.Inference),
+		row(at+"egress_gateway", o.EgressGateway), row(at+"egress_from", o.EgressFrom), row(at+"binaries", o.Binaries),
 	}
 }

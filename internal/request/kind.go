@@ -63,15 +63,19 @@ func equip(ctx context.Context, req *manager.Request, o Options) error {
 			return err
 		}
 	}
-	if req.Runtime == "openshell" && !req.OpenShell.Inference {
-		return fmt.Errorf("agent kind %s calls a model, which a sandbox of OpenShell reaches at https://inference.local: set a route up in the gateway's workspace, and openshell.inference: true in kick.yaml", k.Name)
+	inference := req.Runtime == "openshell" && req.OpenShell.Gateway == ""
+	switch {
+	case inference && !req.OpenShell.Inference:
+		return fmt.Errorf("agent kind %s calls a model, which a sandbox of OpenShell reaches at https://inference.local: set a route up in the gateway's workspace, and openshell.inference: true in kick.yaml; or let sandboxes reach kick's own gateway, by openshell.egress_gateway and egress_from", k.Name)
+	case inference && !k.InferenceLocal():
+		return fmt.Errorf("agent kind %s speaks a format that https://inference.local does not have: let sandboxes reach kick's own gateway, by openshell.egress_gateway and egress_from in kick.yaml, or choose another kind", k.Name)
 	}
 	route, err := k.Route(req.Policy.For(req.Source.Repo, req.Agent).Egress.Models)
 	if err != nil {
 		return err
 	}
 	// A gateway of OpenShell has a key of its own.
-	if _, err := egress.ReadKeys(ctx, policy.Egress{Models: []policy.Model{route}}); err != nil && req.Runtime != "openshell" {
+	if _, err := egress.ReadKeys(ctx, policy.Egress{Models: []policy.Model{route}}); err != nil && !inference {
 		return fmt.Errorf("agent kind %s would reach its model without a key: %w: set it where kick runs, or name another place in the policy", k.Name, err)
 	}
 	model, err := k.Model(o.Model, route)

@@ -107,3 +107,32 @@ agents:
 		t.Errorf("%q, %q, %v", req.Command, req.Env, err)
 	}
 }
+
+// On OpenShell, a kind calls its model at one of two places, and needs one.
+func TestKindOnOpenShell(t *testing.T) {
+	t.Chdir(t.TempDir())
+	const own = "egress_gateway: 'kick.example:8377', egress_from: 10.0.0.0/8"
+	for name, c := range map[string]struct{ kind, openshell, key, want string }{
+		"a route":                       {"codex", "inference: true", "", ""},
+		"kick's gateway":                {"gemini", own, "key", ""},
+		"neither":                       {"codex", "", "key", "openshell.egress_gateway"},
+		"both":                          {"codex", "inference: true, " + own, "key", "remove the other"},
+		"a format that the route lacks": {"gemini", "inference: true", "key", "choose another kind"},
+		"kick's gateway without a key":  {"codex", own, "", "OPENAI_API_KEY holds no key"},
+		"no network":                    {"codex", "egress_gateway: 'kick.example:8377'", "key", "both are needed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := kindOptions(t)
+			t.Setenv("OPENAI_API_KEY", c.key)
+			image := "registry.example/agent@sha256:" + strings.Repeat("0", 64)
+			file := "agent_sandbox: {enabled: true, runtime: openshell, image: '" + image + "', openshell: {" + c.openshell + "}}\nagents:\n  a: {sandbox: {enabled: true}}\n"
+			if err := os.WriteFile("kick.yaml", []byte(file), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			o.ProgramDirs, o.Agent, o.Kind = nil, "a", c.kind
+			if _, err := Build(t.Context(), o); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+				t.Errorf("error %v, want one with %q", err, c.want)
+			}
+		})
+	}
+}

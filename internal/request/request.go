@@ -297,7 +297,8 @@ func apply(req *manager.Request, o *Options, r config.Resolved) error {
 	if req.Podman.Network != "" && o.Network == string(sandbox.NetworkNone) {
 		return fmt.Errorf("the network mode is none, and %s gives the agent the network %s: remove one of the two", r.PodmanNetwork.Source, req.Podman.Network)
 	}
-	req.OpenShell = manager.OpenShell{Choice: r.OpenShell.Choice(), Inference: r.OpenShell.Inference.Value, Binaries: r.OpenShell.Binaries.Value}
+	s := r.OpenShell
+	req.OpenShell = manager.OpenShell{Choice: s.Choice(), Inference: s.Inference.Value, Gateway: s.EgressGateway.Value, GatewayFrom: s.EgressFrom.Value, Binaries: s.Binaries.Value}
 	env, err := r.Env(os.LookupEnv)
 	req.Env = env
 	return err
@@ -335,6 +336,14 @@ func weaker(accepted []string) error {
 // openShell takes over what the command line says of an OpenShell gateway.
 func openShell(req *manager.Request, o Options) error {
 	own := o.OpenShell
+	if s := req.OpenShell; req.Runtime == "openshell" {
+		switch {
+		case s.Inference && s.Gateway != "":
+			return errors.New("openshell has both inference and egress_gateway: models are called at one of the two, remove the other")
+		case (s.Gateway == "") != !s.GatewayFrom.IsValid():
+			return errors.New("openshell has one of egress_gateway and egress_from: the first is where sandboxes reach kick's gateway, the second the network that they come from, and both are needed")
+		}
+	}
 	if req.Runtime != "openshell" {
 		if own != (sandbox.OpenShellChoice{}) {
 			return errors.New("--openshell-gateway and --openshell-telemetry-off are of OpenShell: pass --runtime openshell, or leave them out")
