@@ -18,6 +18,9 @@ import (
 // in package sandbox_test.
 func Shim() []byte { return shimBytes }
 
+// PreflightScript is what looks for what a kick needs of an image.
+const PreflightScript = preflightScript
+
 // SetAskTimeout sets how long a Podman service may take for an answer.
 func SetAskTimeout(d time.Duration) (restore func()) {
 	ask, ping := askTimeout, pingTimeout

@@ -13,9 +13,12 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -86,10 +89,72 @@ func (r openShellRan) wantError(t *testing.T, kind error, words ...string) {
 	if !r.Started.IsZero() && r.Reason != sandbox.ReasonLost {
 		t.Errorf("the command has run: %+v", r.Result)
 	}
+	if r.err != nil {
+		explained(t, r.err.Error())
+	}
 	for _, w := range words {
 		if r.err == nil || !strings.Contains(r.err.Error(), w) {
 			t.Errorf("error %v, want %q", r.err, w)
 		}
+	}
+}
+
+// openShellPage are what docs/openshell.md explains, as patterns of what kick says.
+var openShellPage = sync.OnceValue(func() (list []*regexp.Regexp) {
+	page, err := os.ReadFile("../docs/openshell.md")
+	if err != nil {
+		panic(err) // there is no page: nothing can be held against it
+	}
+	_, table, _ := strings.Cut(string(page), "| what kick says | what it means |\n|---|---|\n")
+	for line := range strings.Lines(table) {
+		if !strings.HasPrefix(line, "| ") {
+			break
+		}
+		said, _, _ := strings.Cut(line[2:], " | ")
+		for i, text := range strings.Split(said, "`") {
+			if i%2 == 1 {
+				list = append(list, regexp.MustCompile(strings.ReplaceAll(regexp.QuoteMeta(text), "…", "(?s:.*)")))
+			}
+		}
+	}
+	return list
+})
+
+// explained holds what kick says against the page.
+func explained(t *testing.T, said string) {
+	t.Helper()
+	if !slices.ContainsFunc(openShellPage(), func(p *regexp.Regexp) bool { return p.MatchString(said) }) {
+		t.Errorf("docs/openshell.md does not explain %q", said)
+	}
+}
+
+// The page explains each property that can be missing, and what the preflight finds of an
+// image.
+func TestOpenShellPage(t *testing.T) {
+	t.Parallel()
+	if n := len(openShellPage()); n < 30 {
+		t.Fatalf("the page has %d rows", n)
+	}
+	for _, name := range sandbox.OpenShellProperties {
+		if name == "policy" || name == "no-network" {
+			continue // each cause has a row, which the tests of these find
+		}
+		explained(t, name+": whatever is wrong with it")
+	}
+	bin := t.TempDir()
+	for _, c := range []struct{ program, want string }{{"", "the image has no git"}, {"git", "cannot be written"}} {
+		if c.program != "" {
+			if err := os.WriteFile(filepath.Join(bin, c.program), []byte("#!/bin/sh\n"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cmd := exec.Command("/bin/sh", "-c", sandbox.PreflightScript)
+		cmd.Env = []string{"PATH=" + bin} // and no touch
+		out, err := cmd.CombinedOutput()
+		if err == nil || !strings.Contains(string(out), c.want) {
+			t.Errorf("%v, %q, want %q", err, out, c.want)
+		}
+		explained(t, string(out))
 	}
 }
 
@@ -379,6 +444,37 @@ func TestOpenShellPreflight(t *testing.T) {
 			t.Errorf("%s: %+v", name, iso.Properties)
 		}
 	}
+}
+
+// A gateway that gives policies back as they were and enforces none is found by
+// preflight, from within.
+func TestOpenShellPreflightLies(t *testing.T) {
+	t.Parallel()
+	upstream := httptest.NewTLSServer(http.NotFoundHandler())
+	defer upstream.Close()
+	g := openshelltest.Start(t, openshelltest.Options{Faults: &openshelltest.Faults{Lax: true}, Network: egress.Config{
+		Resolve: func(context.Context, string) ([]netip.Addr, error) {
+			return []netip.Addr{netip.MustParseAddr("140.82.112.5")}, nil
+		},
+		Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, network, upstream.Listener.Addr().String())
+		},
+	}})
+	l, err := sandbox.NewOpenShell(openShellConfig(g))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	iso, err := l.Preflight(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(iso.Properties, func(p sandbox.Property) bool { return p.Name == "no-network" })
+	if i < 0 || iso.Properties[i].Status != sandbox.Missing {
+		t.Fatalf("%+v", iso.Properties)
+	}
+	explained(t, "no-network: "+iso.Properties[i].Evidence)
 }
 
 // A program whose file is not the one that was named runs nothing, nor does a link to it.
