@@ -3,6 +3,7 @@ package sandbox
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -103,9 +104,20 @@ func (s *kubeSeen) withoutPod() kubeNews {
 		n.why, n.remedy = "quota is full: "+s.jobSaid, remedyQuota
 		return n
 	}
-	n.phase, n.reason, n.why = kubeEnded, ReasonStartFailed, "the pod was refused: "+s.jobSaid
 	n.remedy = remedyRefused
+	if !refusedForGood(s.jobSaid) {
+		n.why = "the pod was not made, and its controller tries again: " + s.jobSaid
+		return n
+	}
+	n.phase, n.reason, n.why = kubeEnded, ReasonStartFailed, "the pod was refused: "+s.jobSaid
 	return n
+}
+
+// refusedForGood tells a rule's refusal of a pod from the API server's own trouble, as
+// of a webhook that does not answer, a quota that is being counted or changed, or
+// too many requests: the controller that makes the pod asks again after those.
+func refusedForGood(said string) bool {
+	return slices.ContainsFunc([]string{"is forbidden", "is invalid", "denied the request"}, func(rule string) bool { return strings.Contains(said, rule) })
 }
 
 // What to do about a pod that may not be made.

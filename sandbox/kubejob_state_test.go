@@ -65,6 +65,21 @@ func TestKubeNews(t *testing.T) {
 			seen: kubeSeen{jobCause: "FailedCreate", jobSaid: `Error creating: pods "kick-k1-x7zpl" is forbidden: violates PodSecurity "restricted:latest": hostPort`},
 			want: kubeNews{phase: kubeEnded, reason: ReasonStartFailed, why: "the pod was refused: Error creating", remedy: "admission rule"},
 		},
+		"refused by a webhook": {
+			job:  `{}`,
+			seen: kubeSeen{jobCause: "FailedCreate", jobSaid: `Error creating: admission webhook "pods.example.com" denied the request: no`},
+			want: kubeNews{phase: kubeEnded, reason: ReasonStartFailed, why: "the pod was refused: Error creating", remedy: "admission rule"},
+		},
+		"a quota that takes long to count": {
+			job:  `{}`,
+			seen: kubeSeen{jobCause: "FailedCreate", jobSaid: `Error creating: Internal error occurred: resource quota evaluation timed out`},
+			want: kubeNews{why: "its controller tries again: Error creating", remedy: "admission rule"},
+		},
+		"a webhook that does not answer": {
+			job:  `{}`,
+			seen: kubeSeen{jobCause: "FailedCreate", jobSaid: `Error creating: Internal error occurred: failed calling webhook "pods.example.com": context deadline exceeded`},
+			want: kubeNews{why: "its controller tries again: Error creating", remedy: "admission rule"},
+		},
 		"another warning about the Job": {
 			job: `{}`, seen: kubeSeen{jobCause: "FailedDelete", jobSaid: "exceeded quota"}, want: waits("exceeded quota"),
 		},
