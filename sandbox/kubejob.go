@@ -148,11 +148,12 @@ func (l *Kubernetes) With(choice KubernetesChoice) *Kubernetes {
 	return &Kubernetes{config: c, clusters: l.clusters}
 }
 
-// Close frees the connections. No run may be going on.
+// Close ends the watches and frees the connections. No run may be going on.
 func (l *Kubernetes) Close() error {
 	l.clusters.mu.Lock()
 	defer l.clusters.mu.Unlock()
 	for _, c := range l.clusters.open {
+		c.watch.end()
 		c.client.Close()
 	}
 	return nil

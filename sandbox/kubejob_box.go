@@ -148,9 +148,7 @@ func (b *kubeBox) make(ctx context.Context) error {
 	if b.plan, err = newKubePlan(l.config, b.spec, b.mode, b.base, owner, start, time.Now()); err != nil {
 		return err
 	}
-	if b.clears {
-		b.plan.clearing()
-	}
+	b.plan.clears = b.clears
 	key, value, _ := strings.Cut(l.watch.labels, "=")
 	b.plan.job.Labels[key], b.plan.job.Spec.Template.Labels[key] = value, value
 	if l.config.WarmPool != "" {
@@ -161,7 +159,16 @@ func (b *kubeBox) make(ctx context.Context) error {
 			return err
 		}
 	}
-	return makeOwner(ctx, b, kube.Jobs, b.plan.job, jobMeta)
+	b.expect(nil)
+	return makeOwner(ctx, b, kube.Jobs, b.plan.whole(), jobMeta)
+}
+
+// expect says as what the kick's pod is made: as a standby, or by its own plan.
+func (b *kubeBox) expect(standby *kubePlan) {
+	b.eye.update(func(e *kubeEye) {
+		b.plan.standby = standby
+		e.differs = b.plan.differs
+	})
 }
 
 // makeOwner makes what has the kick's pod, which is b.object then. One of that name

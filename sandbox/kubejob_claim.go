@@ -136,6 +136,9 @@ func objectFiles(objects string) (map[string]int64, error) {
 
 // prepareClaim does what comes before each pod that uses the claim.
 func (b *kubeBox) prepareClaim(ctx context.Context) error {
+	if b.clears {
+		return nil // see awaitCleared
+	}
 	if err := b.lookAtClaim(ctx); err != nil || b.mode == frame.CollectMode {
 		return err
 	}
@@ -176,8 +179,8 @@ func (b *kubeBox) lookAtClaim(ctx context.Context) error {
 	if err != nil && !apierrors.IsNotFound(err) {
 		return b.failed(ctx, "look at the claim "+name, err)
 	}
-	if b.clears { // whatever else is wrong with it
-		return err
+	if b.clears {
+		return err // whatever else is wrong with it
 	}
 	what, remedy := "there is none of that name in namespace "+l.config.Namespace, "Make it: kubectl apply a PersistentVolumeClaim, or name another as kubernetes.claim"
 	if err == nil {
@@ -298,7 +301,7 @@ func (b *kubeBox) giveBase(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, checkoutTimeout)
 	defer cancel()
 	for since := time.Now(); ; {
-		seen, _, _ := b.eye.look()
+		seen, changed, _ := b.eye.look()
 		if _, runs := installs(seen.pod); !runs {
 			return nil
 		}
@@ -318,9 +321,17 @@ func (b *kubeBox) giveBase(ctx context.Context) error {
 		case time.Since(since) > b.launcher.config.Alone, strings.Contains(err.Error(), "orbidden") && !b.client.Settling():
 			return &Error{Kind: ErrRuntime, Op: "bring the base to the claim", Err: errors.New(escaped(err.Error())), Remedy: "See whether kick's account may exec into pods, and whether the API server reaches the node"}
 		}
-		kube.Pause(ctx, 200*time.Millisecond)
+		// As a rule it has ended, which the watch tells a moment later.
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		case <-time.After(baseAgain):
+		}
 	}
 }
+
+// baseAgain is when a base is offered again, where that did not go.
+const baseAgain = 2 * time.Second
 
 // sendBase speaks with the shim that installs, see frame.Install. An *Error is what
 // that said of its own trouble.
@@ -452,13 +463,20 @@ func endedWell(p *corev1.Pod) bool {
 	})
 }
 
-// awaitCleared waits until the container that removes a directory has ended well.
+// awaitCleared waits until the container that removes a directory has ended well. If
+// no node takes its pod, the claim may be gone, and with it the directory.
 func (b *kubeBox) awaitCleared(ctx context.Context) error {
-	for {
+	for looked := false; ; {
 		seen, changed, blind := b.eye.look()
 		n := seen.news()
 		if endedWell(seen.pod) {
 			return nil
+		}
+		if !looked && unschedulable(seen.pod) != nil {
+			looked = true
+			if err := b.lookAtClaim(ctx); err != nil {
+				return err
+			}
 		}
 		switch {
 		case blind != nil:
@@ -510,10 +528,8 @@ func (l *Kubernetes) reapClaims() ([]string, error) {
 	return removed, errors.Join(errs...)
 }
 
-// clearing makes the plan of a pod that removes a kick's directory, of one that would
-// run it.
-func (p *kubePlan) clearing() {
-	spec := &p.job.Spec.Template.Spec
+// clearing makes the pod that removes a kick's directory, of one that would run it.
+func (p *kubePlan) clearing(spec *corev1.PodSpec) {
 	spec.InitContainers = nil
 	spec.Volumes = spec.Volumes[:1]
 	c := &spec.Containers[0]

@@ -89,15 +89,24 @@ func kubeHarness(remains func() ([]string, error)) sandboxtest.Harness {
 	}
 }
 
-// A kick takes few calls: with a Job, and with a pod of a pool, where there may be one
-// more for each other kick that takes the same pod.
+// A kick takes few calls: with a Job, with one whose workspace is on a claim that has no
+// base yet, and with a pod of a pool, where there may be two more for each other kick that
+// takes the same pod.
 func TestKubeCalls(t *testing.T) {
+	job := func(t *testing.T, change ...func(*manifests.Kubernetes)) {
+		n := kubeNamespace(t, change...)
+		if len(change) > 0 {
+			claim, _ := n.Claim(t, "ReadWriteMany")
+			t.Setenv(kubeClaimEnv, claim)
+		}
+	}
 	for name, c := range map[string]struct {
 		launcher func(*testing.T) (*sandbox.Kubernetes, error)
 		engine   string
 	}{
-		"job":  {func(t *testing.T) (*sandbox.Kubernetes, error) { kubeNamespace(t); return newKube() }, "Kubernetes, node "},
-		"pool": {func(t *testing.T) (*sandbox.Kubernetes, error) { poolNamespace(t, 1); return newPool() }, "a pod of pool agents"},
+		"job":   {func(t *testing.T) (*sandbox.Kubernetes, error) { job(t); return newKube() }, "Kubernetes, node "},
+		"claim": {func(t *testing.T) (*sandbox.Kubernetes, error) { job(t, mayLook); return newKube() }, "Kubernetes, node "},
+		"pool":  {func(t *testing.T) (*sandbox.Kubernetes, error) { poolNamespace(t, 2); return newPool() }, "a pod of pool agents"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, err := c.launcher(t)
@@ -105,21 +114,44 @@ func TestKubeCalls(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer l.Close()
-			began := time.Now()
-			var events []string
-			spec := poolKick(t, "calls-"+name, io.Discard)
-			spec.Workspace.Sink = &artifactSink{}
-			spec.OnEvent = func(e sandbox.Event) {
-				events = append(events, string(e.Kind)+" "+e.Time.Sub(began).Round(time.Millisecond).String())
-			}
-			res, err := l.Run(context.Background(), spec)
-			if err != nil || res.ExitCode != 0 || !strings.Contains(res.Isolation.Engine, c.engine) {
-				t.Fatalf("%v, %+v", err, res)
-			}
-			t.Logf("%d calls, %v", l.Calls(), events)
-			if l.Calls() > 12 {
-				t.Errorf("%d calls", l.Calls())
-			}
+			fewCalls(t, l, c.engine)
 		})
+	}
+}
+
+// fewCalls runs two kicks on one base, one after the other, and counts the calls of
+// each. The second one has the watches of the first.
+func fewCalls(t *testing.T, l *sandbox.Kubernetes, engine string) {
+	t.Helper()
+	const most, watches = 12, 4
+	base := t.TempDir()
+	if err := os.WriteFile(filepath.Join(base, "README.md"), []byte("hello\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	oid := commitAll(t, base)
+	first := int64(0)
+	for _, id := range []string{"calls-first", "calls-next"} {
+		spec := poolKick(t, id, io.Discard)
+		spec.Workspace.BaseOID, spec.Workspace.Objects, spec.Workspace.Sink = oid, filepath.Join(base, ".git/objects"), &artifactSink{}
+		skeleton(t, spec.Workspace.Dir, oid)
+		before, began := l.Calls(), time.Now()
+		var events []string
+		spec.OnEvent = func(e sandbox.Event) {
+			events = append(events, string(e.Kind)+" "+e.Time.Sub(began).Round(time.Millisecond).String())
+		}
+		res, err := l.Run(context.Background(), spec)
+		if err != nil || res.ExitCode != 0 || !strings.Contains(res.Isolation.Engine, engine) {
+			t.Fatalf("%v, %+v", err, res)
+		}
+		calls := l.Calls() - before
+		t.Logf("%s: %d calls, %v", id, calls, events)
+		if calls > most {
+			t.Errorf("%s: %d calls", id, calls)
+		}
+		if first == 0 {
+			first = calls
+		} else if calls > first-watches {
+			t.Errorf("%s: %d calls, so it has watches of its own", id, calls)
+		}
 	}
 }

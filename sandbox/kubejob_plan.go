@@ -27,8 +27,11 @@ type kubePlan struct {
 	mode    frame.Mode
 	filter  []byte
 	rlimits []frame.Rlimit
-	base    kubeBase // where the workspace is on a claim, and there is a base
-	job     *batchv1.Job
+	base    kubeBase     // where the workspace is on a claim, and there is a base
+	job     *batchv1.Job // without the template of its pod, which is large
+	standby *kubePlan    // by which the pod was made, where that stood by
+	stands  bool         // it is such a plan
+	clears  bool         // of a pod that removes the kick's directory from a claim
 }
 
 const (
@@ -80,10 +83,6 @@ func newKubePlan(config KubernetesConfig, spec LaunchSpec, mode frame.Mode, base
 	}
 	p := &kubePlan{config: config, spec: spec, limits: resolveLimits(spec.Limits), mode: mode, filter: filter, base: base}
 	p.rlimits = p.kubeRlimits()
-	wait, err := json.Marshal(frame.Wait{Jail: frame.Jail{NoNewPrivs: true, Filter: filter, Rlimits: p.rlimits}, AloneMS: config.Alone.Milliseconds(), Canaries: config.Canaries})
-	if err != nil {
-		return nil, err
-	}
 	labels := maps.Clone(spec.Labels)
 	if labels == nil {
 		labels = map[string]string{}
@@ -105,7 +104,7 @@ func newKubePlan(config KubernetesConfig, spec LaunchSpec, mode frame.Mode, base
 				{Action: batchv1.PodFailurePolicyActionFailJob, OnPodConditions: []batchv1.PodFailurePolicyOnPodConditionsPattern{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue}}},
 				{Action: batchv1.PodFailurePolicyActionFailJob, OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{Operator: batchv1.PodFailurePolicyOnExitCodesOpNotIn, Values: []int32{0}}},
 			}},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: p.pod(string(wait))},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}},
 		},
 	}
 	if config.Queue != "" {
@@ -135,7 +134,18 @@ func (p *kubePlan) lifetime() time.Duration {
 	return d
 }
 
-func (p *kubePlan) pod(wait string) corev1.PodSpec {
+// whole is the Job as the API server is to have it.
+func (p *kubePlan) whole() *batchv1.Job {
+	j := *p.job
+	j.Spec.Template.Spec = p.pod()
+	return &j
+}
+
+// pod is the kick's pod. Two calls make the same.
+func (p *kubePlan) pod() corev1.PodSpec {
+	if p.standby != nil {
+		return p.standby.pod()
+	}
 	c := p.config
 	shim := kubeShim
 	var init []corev1.Container
@@ -166,7 +176,7 @@ func (p *kubePlan) pod(wait string) corev1.PodSpec {
 		InitContainers: init,
 		Containers: []corev1.Container{{
 			Name: kubeContainer, Image: p.spec.Image, ImagePullPolicy: corev1.PullIfNotPresent, WorkingDir: "/",
-			Command: []string{shim, "wait", wait}, SecurityContext: kubeSecurity(), Resources: p.resources(), VolumeMounts: mounts,
+			Command: []string{shim, "wait", p.wait()}, SecurityContext: kubeSecurity(), Resources: p.resources(), VolumeMounts: mounts,
 		}},
 		Volumes:           volumes,
 		NodeSelector:      c.NodeSelector,
@@ -187,7 +197,23 @@ func (p *kubePlan) pod(wait string) corev1.PodSpec {
 		pod.ImagePullSecrets = append(pod.ImagePullSecrets, corev1.LocalObjectReference{Name: s})
 	}
 	pod.Tolerations = tolerations(c.Tolerations)
+	if p.clears {
+		p.clearing(&pod)
+	}
 	return pod
+}
+
+// wait tells the shim what holds before anybody has come to it.
+func (p *kubePlan) wait() string {
+	w := frame.Wait{Jail: frame.Jail{NoNewPrivs: true, Filter: p.filter, Rlimits: p.rlimits}, AloneMS: p.config.Alone.Milliseconds(), Canaries: p.config.Canaries, Standby: p.stands}
+	if p.stands {
+		w.Canaries = nil // its kick names them
+	}
+	b, err := json.Marshal(w)
+	if err != nil {
+		panic(err) // it is bytes, text and numbers
+	}
+	return string(b)
 }
 
 func tolerations(list []Toleration) (made []corev1.Toleration) {

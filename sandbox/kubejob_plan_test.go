@@ -82,9 +82,7 @@ func kubeCase(t *testing.T, name string) *kubePlan {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.clears {
-		p.clearing()
-	}
+	p.clears = c.clears
 	return p
 }
 
@@ -129,7 +127,7 @@ func TestKubePlan(t *testing.T) {
 	for name := range kubeCases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			job := kubeCase(t, name).job
+			job := kubeCase(t, name).whole()
 			// The filter differs between architectures, and says nothing to people.
 			if command := job.Spec.Template.Spec.Containers[0].Command; command[1] == "wait" {
 				var w frame.Wait

@@ -48,7 +48,7 @@ func (b *kubeBox) prove(r frame.Readiness) ([]Property, error) {
 		plan = &kubePlan{config: b.launcher.config, spec: b.spec, limits: resolveLimits(Limits{Memory: -1, Processes: -1, Disk: -1}), mode: b.mode}
 	}
 	seen, _, _ := b.eye.look()
-	p := &kubeProver{prover: prover{s: subject{readiness: r, rlimits: plan.rlimits, shown: r.Shown}}, plan: plan, pod: seen.pod, digest: b.launcher.digest}
+	p := &kubeProver{prover: prover{s: subject{readiness: r, rlimits: plan.rlimits, shown: r.Shown}}, plan: plan, pod: seen.pod, differs: seen.podDiffers, digest: b.launcher.digest}
 	if b.adopted {
 		p.orphan()
 	} else {
@@ -61,9 +61,10 @@ func (b *kubeBox) prove(r frame.Readiness) ([]Property, error) {
 // kubeProver collects properties of a pod.
 type kubeProver struct {
 	prover
-	plan   *kubePlan
-	pod    *corev1.Pod
-	digest string
+	plan    *kubePlan
+	pod     *corev1.Pod
+	differs []string // in what it is not as asked for
+	digest  string
 }
 
 func (p *kubeProver) all() {
@@ -89,9 +90,12 @@ func (p *kubeProver) orphan() {
 
 // object wants the pod that was asked for, as admission has left it.
 func (p *kubeProver) object() {
-	want := p.plan.job.Spec.Template.Spec
-	got := p.pod.Spec
-	var wrong []string
+	p.add("pod", strings.Join(p.differs, "; "), fmt.Sprintf("API server: pod %s as asked for, on node %s: restricted, one container, no namespace of the node, no other volume", p.pod.Name, p.pod.Spec.NodeName))
+}
+
+// differs tells in what a pod is not as asked for.
+func (p *kubePlan) differs(got *corev1.PodSpec) (wrong []string) {
+	want := p.pod()
 	differ := func(name string, differs bool) {
 		if differs {
 			wrong = append(wrong, name)
@@ -111,7 +115,7 @@ func (p *kubeProver) object() {
 			differ("container "+c.Name+" runs another program or image", !slices.Equal(c.Command, w[i].Command) || len(c.Args) > 0 || c.Image != w[i].Image)
 		}
 	}
-	p.add("pod", strings.Join(wrong, "; "), fmt.Sprintf("API server: pod %s as asked for, on node %s: restricted, one container, no namespace of the node, no other volume", p.pod.Name, p.pod.Spec.NodeName))
+	return wrong
 }
 
 // sameSource tells whether a volume is of the kind, and of the claim, that was asked
@@ -166,20 +170,20 @@ func (p *kubeProver) identity() {
 
 func (p *kubeProver) kubeMounts() {
 	p.mountTable("all as planned or a container's own", func(got, host []mount) []mountProblem {
-		return compareKube(got, p.plan)
+		return compareKube(got, p.plan.pod().Containers[0].VolumeMounts)
 	})
 }
 
 // kubeFiles are the files that the node mounts into every container.
 var kubeFiles = []string{"/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/dev/termination-log"}
 
-// compareKube compares a pod's mounts with the plan.
-func compareKube(got []mount, plan *kubePlan) (problems []mountProblem) {
+// compareKube compares a pod's mounts with those that were asked for.
+func compareKube(got []mount, want []corev1.VolumeMount) (problems []mountProblem) {
 	report := func(property, format string, args ...any) {
 		problems = append(problems, mountProblem{property, fmt.Sprintf(format, args...)})
 	}
 	planned := map[string]bool{}
-	for _, m := range plan.job.Spec.Template.Spec.Containers[0].VolumeMounts {
+	for _, m := range want {
 		planned[m.MountPath] = m.ReadOnly
 	}
 	seen := map[string]bool{}

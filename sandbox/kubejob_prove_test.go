@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -37,17 +36,14 @@ const kubeTable = `1379 1269 0:273 / / ro,relatime - overlay overlay rw
 // TestKubeMounts changes one line of a pod's mount table at a time.
 func TestKubeMounts(t *testing.T) {
 	t.Parallel()
-	job := &batchv1.Job{}
-	job.Spec.Template.Spec.Containers = []corev1.Container{{VolumeMounts: []corev1.VolumeMount{
-		{Name: "workspace", MountPath: "/workspace"}, {Name: "tmp", MountPath: "/tmp"}, {Name: "shim", MountPath: kubeShimDir, ReadOnly: true},
-	}}}
+	planned := []corev1.VolumeMount{{Name: "workspace", MountPath: "/workspace"}, {Name: "tmp", MountPath: "/tmp"}, {Name: "shim", MountPath: kubeShimDir, ReadOnly: true}}
 	look := func(table string) (problems []string) {
 		t.Helper()
 		got, err := parseMountinfo(table)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, p := range compareKube(got, &kubePlan{job: job}) {
+		for _, p := range compareKube(got, planned) {
 			problems = append(problems, p.property+": "+p.text)
 		}
 		return problems

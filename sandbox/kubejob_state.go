@@ -36,12 +36,13 @@ type kubeNews struct {
 type kubeSeen struct {
 	job               *batchv1.Job
 	claim             *sandboxClaim // of those that have one and no Job
-	pod               *corev1.Pod
-	jobGone, podGone  bool   // jobGone: the claim, too
-	noJob             bool   // the pod was claimed and has none
-	unlisted          bool   // the pod is known from its claim, and not yet from the watch
-	jobSaid, podSaid  string // the last warning about each
-	jobCause, podWhat string // the reasons of these events
+	pod               *corev1.Pod   // as much of it as kubeEye.keep leaves
+	podDiffers        []string      // in what it is not as asked for
+	jobGone, podGone  bool          // jobGone: the claim, too
+	noJob             bool          // the pod was claimed and has none
+	unlisted          bool          // the pod is known from its claim, and not yet from the watch
+	jobSaid, podSaid  string        // the last warning about each
+	jobCause, podWhat string        // the reasons of these events
 }
 
 // owner is what has the pod; nil if it was not seen.
@@ -195,12 +196,23 @@ func podNews(p *corev1.Pod, said string) kubeNews {
 	return kubeNews{why: pending(p, said)}
 }
 
+// unschedulable is what a pod says that no node takes, and nil of others.
+func unschedulable(p *corev1.Pod) *corev1.PodCondition {
+	if p == nil {
+		return nil
+	}
+	for i, c := range p.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+			return &p.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
 // pending is what a pod waits for.
 func pending(p *corev1.Pod, said string) string {
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
-			return fmt.Sprintf("no node takes the pod (%s): %s", c.Reason, c.Message)
-		}
+	if c := unschedulable(p); c != nil {
+		return fmt.Sprintf("no node takes the pod (%s): %s", c.Reason, c.Message)
 	}
 	for _, c := range append(p.Status.InitContainerStatuses, p.Status.ContainerStatuses...) {
 		if w := c.State.Waiting; w != nil && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {

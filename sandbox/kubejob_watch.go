@@ -3,8 +3,10 @@ package sandbox
 import (
 	"cmp"
 	"context"
+	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -16,18 +18,29 @@ import (
 
 // kubeWatch follows all Jobs of one launcher, or its claims of sandboxes, their
 // pods, and the warnings of the namespace, for any number of kicks at once: three
-// watches, whatever their number. It watches while there is a kick.
+// watches, whatever their number. It watches while there is a kick, and a while after.
 type kubeWatch struct {
 	client    *kube.Client
 	namespace string
 	labels    string
 	claims    bool // and no Jobs
+	one       bool // it is for one object that was there before
 
-	mu     sync.Mutex
-	kicks  map[string]*kubeEye // by id
+	mu      sync.Mutex
+	kicks   map[string]*kubeEye // by id
+	watches *kubeWatches        // that are going on; nil: none
+	idle    *time.Timer         // ends them, when there is no kick
+}
+
+// kubeWatches are the three watches, while they are going on.
+type kubeWatches struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 }
+
+// watchIdle is how long a launcher watches on without a kick: for the next one, and
+// for what removes this one's directory from a claim.
+const watchIdle = 10 * time.Second
 
 // kubeEye is what one kick sees of its Job.
 type kubeEye struct {
@@ -37,9 +50,10 @@ type kubeEye struct {
 	mu      sync.Mutex
 	changed chan struct{} // closed, and made anew, with every change
 	seen    kubeSeen
-	uid     string // of the Job, claim or pod that is meant; empty: any
-	start   string // the attempt that has made it
-	blind   error  // why nothing is seen any more
+	uid     string                         // of the Job, claim or pod that is meant; empty: any
+	start   string                         // the attempt that has made it
+	differs func(*corev1.PodSpec) []string // tells in what a pod is not as asked for; nil: it matters to nobody
+	blind   error                          // why nothing is seen any more
 }
 
 // open begins to look at a Job that is yet to be made.
@@ -51,45 +65,75 @@ func (w *kubeWatch) open(id string) *kubeEye {
 		w.kicks = map[string]*kubeEye{}
 	}
 	w.kicks[id] = e
-	if len(w.kicks) == 1 {
+	if w.idle != nil {
+		w.idle.Stop()
+	}
+	if w.watches == nil {
 		ctx, cancel := context.WithCancel(context.Background())
-		w.cancel, w.done = cancel, make(chan struct{})
-		go w.follow(ctx, w.done)
+		w.watches = &kubeWatches{cancel, make(chan struct{})}
+		go w.follow(ctx, w.watches)
 	}
 	return e
 }
 
 // watchOne looks at one object alone, which was there before.
 func watchOne(c *kube.Client, namespace string, o kubeObject) *kubeEye {
-	w := &kubeWatch{client: c, namespace: namespace, labels: labelID + "=" + o.id, claims: o.resource == kube.SandboxClaims}
+	w := &kubeWatch{client: c, namespace: namespace, labels: labelID + "=" + o.id, claims: o.resource == kube.SandboxClaims, one: true}
 	e := w.open(o.id)
 	e.expectOld(o)
 	return e
 }
 
-// close looks no more. The last one waits until the watches have ended.
+// close looks no more.
 func (e *kubeEye) close() {
 	w := e.watch
 	w.mu.Lock()
 	delete(w.kicks, e.id)
-	var done chan struct{}
-	if len(w.kicks) == 0 {
-		w.cancel()
-		done = w.done
+	idle := len(w.kicks) == 0
+	if idle && !w.one {
+		w.idle = time.AfterFunc(watchIdle, w.end)
 	}
 	w.mu.Unlock()
-	if done != nil {
-		<-done
+	if idle && w.one {
+		w.end()
 	}
 }
 
-func (w *kubeWatch) follow(ctx context.Context, done chan struct{}) {
-	defer close(done)
+// end ends the watches, if no kick has begun meanwhile.
+func (w *kubeWatch) end() {
+	w.mu.Lock()
+	watches := w.watches
+	if len(w.kicks) > 0 || watches == nil {
+		w.mu.Unlock()
+		return
+	}
+	w.watches = nil
+	w.mu.Unlock()
+	watches.cancel()
+	<-watches.done
+}
+
+// fail tells all kicks that nothing is seen any more. The next one watches anew.
+func (w *kubeWatch) fail(watches *kubeWatches, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.watches != watches {
+		return
+	}
+	w.watches = nil
+	watches.cancel()
+	for _, e := range w.kicks {
+		e.update(func(e *kubeEye) { e.blind = err })
+	}
+}
+
+func (w *kubeWatch) follow(ctx context.Context, watches *kubeWatches) {
+	defer close(watches.done)
 	var all sync.WaitGroup
 	run := func(f func() error) {
 		all.Go(func() {
 			if err := f(); err != nil && ctx.Err() == nil {
-				w.each(func(e *kubeEye) { e.blind = err })
+				w.fail(watches, err)
 			}
 		})
 	}
@@ -101,13 +145,12 @@ func (w *kubeWatch) follow(ctx context.Context, done chan struct{}) {
 			return kube.Follow(ctx, w.client, ours(kube.SandboxClaims), ownersOf(w, (*sandboxClaim).meta, func(s *kubeSeen, c *sandboxClaim) { s.claim = c }))
 		}
 		return kube.Follow(ctx, w.client, ours(kube.Jobs), ownersOf(w, jobMeta, func(s *kubeSeen, j *batchv1.Job) {
-			// What is not looked at is not kept: 5,000 Jobs are to fit into memory.
-			j.Spec.Template = corev1.PodTemplateSpec{}
+			j.Spec = batchv1.JobSpec{Suspend: j.Spec.Suspend} // see keep
 			s.job = j
 		}))
 	})
 	run(func() error {
-		return kube.Follow(ctx, w.client, ours(kube.Pods), kube.Follower[corev1.Pod]{All: w.allPods, Changed: w.pod, Gone: w.podGone})
+		return kube.Follow(ctx, w.client, ours(kube.Pods), kube.Follower[corev1.Pod]{All: w.allPods, Changed: w.pod, Gone: w.podGone, NoneYet: !w.one})
 	})
 	run(func() error {
 		warnings := kube.Selection{Resource: kube.Events, Namespace: w.namespace, Fields: "type=" + corev1.EventTypeWarning}
@@ -124,7 +167,7 @@ func (w *kubeWatch) each(f func(*kubeEye)) {
 	}
 }
 
-func (w *kubeWatch) one(id string, f func(*kubeEye)) {
+func (w *kubeWatch) update(id string, f func(*kubeEye)) {
 	w.mu.Lock()
 	e := w.kicks[id]
 	w.mu.Unlock()
@@ -183,17 +226,19 @@ func ownersOf[T any](w *kubeWatch, meta func(*T) *metav1.ObjectMeta, set func(*k
 	changed := func(o *T) {
 		m := meta(o)
 		m.ManagedFields = nil
-		w.one(m.Labels[labelID], func(e *kubeEye) {
+		w.update(m.Labels[labelID], func(e *kubeEye) {
 			if e.uid == "" || e.uid == string(m.UID) {
+				m.Labels, m.Annotations = nil, nil
 				set(&e.seen, o)
 			}
 		})
 	}
 	return kube.Follower[T]{
+		NoneYet: !w.one,
 		Changed: changed,
 		Gone: func(o *T) {
 			m := meta(o)
-			w.one(m.Labels[labelID], func(e *kubeEye) { e.seen.jobGone = e.seen.jobGone || e.uid == string(m.UID) })
+			w.update(m.Labels[labelID], func(e *kubeEye) { e.seen.jobGone = e.seen.jobGone || e.uid == string(m.UID) })
 		},
 		All: func(list []T) {
 			there := map[string]bool{}
@@ -223,19 +268,35 @@ func (e *kubeEye) owns(p *corev1.Pod) bool {
 	return e.uid == ""
 }
 
+// keep takes a pod as it is now. What it was asked to be is judged at once, and what
+// nobody looks at later is not kept: 5,000 kicks are to fit into memory.
+func (e *kubeEye) keep(p *corev1.Pod) {
+	e.seen.podDiffers = nil
+	if e.differs != nil {
+		e.seen.podDiffers = e.differs(&p.Spec)
+	}
+	kept := corev1.PodSpec{NodeName: p.Spec.NodeName, AutomountServiceAccountToken: p.Spec.AutomountServiceAccountToken}
+	for _, c := range p.Spec.Containers {
+		kept.Containers = append(kept.Containers, corev1.Container{Name: c.Name, Command: slices.Clone(c.Command[:min(len(c.Command), 1)])})
+	}
+	p.Spec, p.ManagedFields = kept, nil
+	e.seen.pod = p
+}
+
 func (w *kubeWatch) pod(p *corev1.Pod) {
-	p.ManagedFields = nil
-	w.one(p.Labels[labelID], func(e *kubeEye) {
+	w.update(p.Labels[labelID], func(e *kubeEye) {
 		if e.owns(p) {
-			e.seen.pod, e.seen.podGone, e.seen.unlisted = p, false, false
+			e.keep(p)
+			e.seen.podGone, e.seen.unlisted = false, false
 		}
 	})
 }
 
 func (w *kubeWatch) podGone(p *corev1.Pod) {
-	w.one(p.Labels[labelID], func(e *kubeEye) {
+	w.update(p.Labels[labelID], func(e *kubeEye) {
 		if e.owns(p) {
-			e.seen.pod, e.seen.podGone = p, true
+			e.keep(p)
+			e.seen.podGone = true
 		}
 	})
 }
@@ -261,7 +322,7 @@ func (w *kubeWatch) warning(v *corev1.Event) {
 	message := escaped(v.Message)
 	switch v.InvolvedObject.Kind {
 	case "Job":
-		w.one(name, func(e *kubeEye) {
+		w.update(name, func(e *kubeEye) {
 			if e.uid == "" || e.uid == string(v.InvolvedObject.UID) {
 				e.seen.jobSaid, e.seen.jobCause = message, v.Reason
 			}
@@ -272,9 +333,9 @@ func (w *kubeWatch) warning(v *corev1.Event) {
 				e.seen.podSaid, e.seen.podWhat = v.Reason+": "+message, v.Reason
 			}
 		}
-		w.one(name, said)
+		w.update(name, said)
 		if i := strings.LastIndexByte(name, '-'); i > 0 {
-			w.one(name[:i], said)
+			w.update(name[:i], said)
 		}
 	}
 }

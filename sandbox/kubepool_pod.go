@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -13,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/kickhq/kick/internal/frame"
 	"github.com/kickhq/kick/internal/kube"
 	"github.com/kickhq/kick/internal/kubevirtapi"
 )
@@ -48,10 +46,11 @@ func NewStandbyDeployment(c KubernetesConfig, image string, limits Limits, repli
 		return nil, errors.New("a pool wants a name, an image and a number of pods")
 	}
 	spec := LaunchSpec{Image: image, Limits: limits, Workspace: Workspace{MountPath: DefaultMountPath}}
-	pod, shape, err := standbyPod(c, spec)
+	p, shape, err := standbyPlan(c, spec)
 	if err != nil {
 		return nil, err
 	}
+	pod := p.pod()
 	pod.RestartPolicy = corev1.RestartPolicyAlways // a Deployment's pods have no other
 	owned := map[string]string{labelPool: c.Pool, labelStandby: "true"}
 	labels := maps.Clone(owned)
@@ -66,36 +65,32 @@ func NewStandbyDeployment(c KubernetesConfig, image string, limits Limits, repli
 	}, nil
 }
 
-// standbyPod is the pod of a kick of this specification, as it is before there is a
-// kick. It has whatever any kick may need: a place for the base, and for what the
-// gateway's way needs.
-func standbyPod(c KubernetesConfig, spec LaunchSpec) (corev1.PodSpec, string, error) {
+// standbyPlan is that of the pod of a kick of this specification, as it is before
+// there is a kick. It has whatever any kick may need: a place for the base, and for
+// what the gateway's way needs.
+func standbyPlan(c KubernetesConfig, spec LaunchSpec) (p *kubePlan, shape string, err error) {
 	filter, err := systemCallFilter()
 	if err != nil {
-		return corev1.PodSpec{}, "", &Error{Kind: ErrIsolation, Op: "seccomp", Err: err, Remedy: remedyOf("seccomp")}
+		return nil, "", &Error{Kind: ErrIsolation, Op: "seccomp", Err: err, Remedy: remedyOf("seccomp")}
 	}
 	spec.ID, spec.Workspace.BaseOID, spec.Egress.Port = "", "any", 1
 	c.setDefaults()
-	p := &kubePlan{config: c, spec: spec, limits: resolveLimits(spec.Limits), filter: filter}
+	p = &kubePlan{config: c, spec: spec, limits: resolveLimits(spec.Limits), filter: filter, stands: true}
 	p.rlimits = p.kubeRlimits()
-	wait, err := json.Marshal(frame.Wait{Jail: frame.Jail{NoNewPrivs: true, Filter: filter, Rlimits: p.rlimits}, AloneMS: c.Alone.Milliseconds(), Standby: true})
-	if err != nil {
-		return corev1.PodSpec{}, "", err
-	}
-	pod := p.pod(string(wait))
-	shape, err := shapeOf(pod)
-	return pod, shape, err
+	shape, err = shapeOf(p.pod())
+	return p, shape, err
 }
 
 // fromPool gives the kick a pod that stands by, which is b.object then. Where it does
 // not, the kick is to have a Job, and why is in b.cold.
 func (b *kubeBox) fromPool(ctx context.Context, start string) error {
 	l := b.launcher
-	pod, shape, err := standbyPod(l.config, b.spec)
+	standby, shape, err := standbyPlan(l.config, b.spec)
 	if err != nil {
 		return err
 	}
 	b.cold = ""
+	b.expect(standby)
 	old, err := kube.Get[metav1.PartialObjectMetadata](ctx, b.client, kube.Jobs, l.config.Namespace, b.plan.job.Name)
 	if err == nil {
 		err = b.removeOld(ctx, objectOf(kube.Jobs, &old.ObjectMeta))
@@ -121,8 +116,10 @@ func (b *kubeBox) fromPool(ctx context.Context, start string) error {
 		return b.failed(ctx, "claim a pod of pool "+l.config.Pool, err)
 	}
 	b.object = objectOf(kube.Pods, &claimed.ObjectMeta)
-	b.plan.job.Spec.Template.Spec = pod
-	b.eye.update(func(e *kubeEye) { e.uid, e.seen = b.object.uid, kubeSeen{pod: claimed, noJob: true, unlisted: true} })
+	b.eye.update(func(e *kubeEye) {
+		e.uid, e.seen = b.object.uid, kubeSeen{noJob: true, unlisted: true}
+		e.keep(claimed)
+	})
 	return nil
 }
 

@@ -107,11 +107,12 @@ func (s *kubeSeen) untaken() string {
 // fromWarmPool makes the kick's claim.
 func (b *kubeBox) fromWarmPool(ctx context.Context) error {
 	l, job := b.launcher, b.plan.job
-	pod, shape, err := standbyPod(l.config, b.spec)
+	standby, shape, err := standbyPlan(l.config, b.spec)
 	if err != nil {
 		return err
 	}
-	b.plan.job.Spec.Template.Spec, b.shape = pod, shape
+	b.shape = shape
+	b.expect(standby)
 	if err := b.checkWarmPool(ctx); err != nil {
 		return err
 	}
@@ -180,7 +181,10 @@ func (b *kubeBox) takePod(ctx context.Context, name string) (took bool, err erro
 		case err != nil:
 			return false, b.failed(ctx, op, err)
 		}
-		b.eye.update(func(e *kubeEye) { e.seen.pod, e.seen.unlisted = p, true })
+		b.eye.update(func(e *kubeEye) {
+			e.keep(p)
+			e.seen.unlisted = true
+		})
 		return true, nil
 	}
 }
@@ -231,7 +235,7 @@ func NewSandboxWarmPool(c KubernetesConfig, image string, limits Limits, replica
 	if c.WarmPool == "" || image == "" || replicas < 0 {
 		return nil, nil, errors.New("a warm pool wants a name, an image and a number of sandboxes")
 	}
-	pod, shape, err := standbyPod(c, LaunchSpec{Image: image, Limits: limits, Workspace: Workspace{MountPath: DefaultMountPath}})
+	standby, shape, err := standbyPlan(c, LaunchSpec{Image: image, Limits: limits, Workspace: Workspace{MountPath: DefaultMountPath}})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -245,7 +249,7 @@ func NewSandboxWarmPool(c KubernetesConfig, image string, limits Limits, replica
 			Spec: WarmTemplateSpec{
 				// The namespace's own policies deny every pod everything.
 				NetworkPolicyManagement: "Unmanaged",
-				PodTemplate:             WarmPod{WarmPodMetadata{labels}, pod},
+				PodTemplate:             WarmPod{WarmPodMetadata{labels}, standby.pod()},
 			},
 		}, &WarmPool{
 			TypeMeta: kind("SandboxWarmPool"), ObjectMeta: meta,

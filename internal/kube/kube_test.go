@@ -84,6 +84,8 @@ func script(t *testing.T, steps ...step) *Client {
 const (
 	pods  = "/api/v1/namespaces/ns/pods"
 	lists = "GET " + pods + "?labelSelector=a=b&limit=500"
+	// begins is the request for a watch of all that there is.
+	begins = "GET " + pods + "?allowWatchBookmarks=1&labelSelector=a=b&watch=1"
 )
 
 // watches is the request for a watch from a version on.
@@ -126,6 +128,7 @@ func TestFollow(t *testing.T) {
 	for name, tt := range map[string]struct {
 		steps   []step
 		onlyNew bool
+		noneYet bool
 		want    []string // what the follower was told
 		err     string
 	}{
@@ -207,6 +210,25 @@ func TestFollow(t *testing.T) {
 			want:  []string{"all"},
 			err:   "watch pods in namespace ns: pods is forbidden",
 		},
+		"nothing before": {
+			steps: []step{
+				{request: begins, answer: event("ADDED", "a", 11)},
+				{request: watches(11), status: 410, answer: expired},
+				{request: lists, answer: listed(99, "", "a")},
+				end(99),
+			},
+			noneYet: true,
+			want:    []string{"changed a", "all a"},
+		},
+		"nothing before, and cut before anything came": {
+			steps: []step{
+				{request: begins, cut: true},
+				{request: lists, answer: listed(10, "", "a")},
+				end(10),
+			},
+			noneYet: true,
+			want:    []string{"all a"},
+		},
 		"refuses before it knows all roles": {
 			steps: []step{
 				{request: lists, status: 503, answer: "starting"},
@@ -224,7 +246,7 @@ func TestFollow(t *testing.T) {
 			var told []string
 			name := func(p *metav1.PartialObjectMetadata) string { return p.Name }
 			err := Follow(t.Context(), c, Selection{Resource: Pods, Namespace: "ns", Labels: "a=b"}, Follower[metav1.PartialObjectMetadata]{
-				OnlyNew: tt.onlyNew,
+				OnlyNew: tt.onlyNew, NoneYet: tt.noneYet,
 				All: func(all []metav1.PartialObjectMetadata) {
 					said := "all"
 					for i := range all {

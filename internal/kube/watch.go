@@ -70,6 +70,9 @@ type Follower[T any] struct {
 	Gone func(*T)
 	// OnlyNew tells that what there was before the watch does not matter.
 	OnlyNew bool
+	// NoneYet tells that there was nothing before the watch. So it begins without a
+	// list, and All is called only where too much was missed.
+	NoneYet bool
 }
 
 // Follow watches until ctx ends, resumes where a watch was cut, and begins anew
@@ -77,8 +80,8 @@ type Follower[T any] struct {
 // impossible, as a right that is missing.
 func Follow[T any](ctx context.Context, c *Client, s Selection, f Follower[T]) error {
 	version, pause := "", pauseFirst
-	for ctx.Err() == nil {
-		if version == "" {
+	for noneYet := f.NoneYet; ctx.Err() == nil; noneYet = false {
+		if version == "" && !noneYet {
 			var items []T
 			var err error
 			if f.OnlyNew {
@@ -92,7 +95,7 @@ func Follow[T any](ctx context.Context, c *Client, s Selection, f Follower[T]) e
 			}
 		}
 		begun := time.Now()
-		if version != "" {
+		if version != "" || noneYet {
 			last, err := follow(ctx, c, s, version, f)
 			version = last
 			switch {
@@ -120,12 +123,15 @@ func latest(ctx context.Context, c *Client, s Selection) (string, error) {
 	return l.Metadata.ResourceVersion, err
 }
 
-// follow is one watch. last is where another one begins.
+// follow is one watch. last is where another one begins. Without a version it begins
+// with all that there is.
 func follow[T any](ctx context.Context, c *Client, s Selection, version string, f Follower[T]) (last string, err error) {
 	q := s.query()
 	q.Set("watch", "1")
 	q.Set("allowWatchBookmarks", "1")
-	q.Set("resourceVersion", version)
+	if version != "" {
+		q.Set("resourceVersion", version)
+	}
 	k := call{verb: "watch", method: http.MethodGet, resource: s.Resource, namespace: s.Namespace, query: q}
 	body, err := c.open(ctx, k)
 	if err != nil {
