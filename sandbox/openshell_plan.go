@@ -53,14 +53,16 @@ func newOpenShellPlan(spec LaunchSpec, mode frame.Mode, ready time.Duration) (*o
 	}
 	p := &openShellPlan{spec: spec, limits: resolveLimits(spec.Limits)}
 	p.jail = frame.Jail{NoNewPrivs: true, Filter: filter, Rlimits: commonRlimits(p.limits)}
-	watch := &frame.Watch{Disk: p.limits.Disk, Memory: p.limits.Memory}
+	watch := &frame.Watch{Disk: p.limits.Disk, Memory: p.limits.Memory, Processes: p.limits.Processes}
 	if spec.Limits.Processes > 0 {
-		// The kernel counts all processes of the user at the node, of other sandboxes
-		// too, so that a default would hit who did not ask for it.
 		r := processRlimit(p.limits)
 		r.Value += lineProcesses
 		p.jail.Rlimits = append(p.jail.Rlimits, r)
-		watch.Processes = p.limits.Processes
+	} else {
+		// The kernel counts all processes of the user at the node, of other sandboxes
+		// too, so that its limit would hit who did not ask for one. The shim counts
+		// those of the command.
+		watch.Uncounted = p.limits.Processes > 0
 	}
 	p.config = shimConfig(spec, p.limits, mode)
 	p.config.Sent = spec.Workspace.Dir != ""
@@ -296,7 +298,11 @@ func (p *openShellPlan) limitProperties(sandbox openshellapi.Sandbox) []Property
 		return Property{Name: name, Status: Enforced, Evidence: fmt.Sprintf("the gateway's word: resources.limits.%s is %v", key, have[key])}
 	}
 	processes := Property{Name: "process-limit", Status: NotRequested}
-	if p.spec.Limits.Processes > 0 {
+	switch {
+	case p.config.Watch.Uncounted:
+		processes.Status = Enforced
+		processes.Evidence = fmt.Sprintf("the shim kills the command when it has %d processes and threads, looked at at least every 500ms", p.limits.Processes)
+	case p.limits.Processes > 0:
 		processes.Status = Enforced
 		processes.Evidence = fmt.Sprintf("RLIMIT_NPROC is %d above what the sandbox had before, and counts all processes of its user on its node", p.limits.Processes+shimThreads+lineProcesses)
 	}

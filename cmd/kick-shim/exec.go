@@ -330,10 +330,11 @@ func (c *command) supervise(cfg frame.Config, w *frame.Writer, orders <-chan ord
 // is left.
 func reap(pid int, exited chan<- syscall.WaitStatus, ended func(syscall.WaitStatus, syscall.Rusage)) {
 	var over bool
+	drain := 0 // WNOHANG while there may be more that have ended
 	for {
 		var ws syscall.WaitStatus
 		var used syscall.Rusage
-		got, err := syscall.Wait4(-1, &ws, syscall.WALL, &used)
+		got, err := syscall.Wait4(-1, &ws, syscall.WALL|drain, &used)
 		switch {
 		case errors.Is(err, syscall.EINTR):
 			continue
@@ -344,7 +345,11 @@ func reap(pid int, exited chan<- syscall.WaitStatus, ended func(syscall.WaitStat
 			ended(ws, used)
 			exited <- ws
 		}
-		if over {
+		switch {
+		case over && got > 0:
+			drain = syscall.WNOHANG
+		case over: // once for all of them: to look for what there is takes long where that is much
+			drain = 0
 			killAll(syscall.SIGKILL)
 		}
 	}

@@ -47,8 +47,8 @@ func watch(cfg frame.Config) *watcher {
 	if w.limits.Kernel {
 		w.killed = kernelKills("/proc/vmstat")
 	}
-	if w.limits.Memory > 0 {
-		w.looking.Go(w.watchMemory)
+	if w.limits.Memory > 0 || w.limits.Uncounted {
+		w.looking.Go(w.watchGrowth)
 	}
 	w.looking.Go(func() {
 		for pause := watchMin; ; {
@@ -69,28 +69,32 @@ func watch(cfg frame.Config) *watcher {
 	return w
 }
 
-// Memory grows faster than a directory, so it is looked at more often.
+// Memory and processes grow faster than a directory, so they are looked at more often.
 const (
-	memoryMin = 20 * time.Millisecond
-	memoryMax = 500 * time.Millisecond
+	growthMin = 20 * time.Millisecond
+	growthMax = 500 * time.Millisecond
 )
 
-func (w *watcher) watchMemory() {
-	for pause := memoryMin; ; {
+func (w *watcher) watchGrowth() {
+	for pause := growthMin; ; {
 		select {
 		case <-w.stop:
 			return
 		case <-time.After(pause):
 		}
 		begin := time.Now()
-		if w.lookAtMemory() > w.limits.Memory {
+		if w.limits.Uncounted && w.lookAtProcesses() {
+			killAll(syscall.SIGKILL) // at once: it would have more each moment
+			return
+		}
+		if w.limits.Memory > 0 && w.lookAtMemory() > w.limits.Memory {
 			w.mu.Lock()
 			w.used.OOMKills++
 			w.mu.Unlock()
 			w.end()
 			return
 		}
-		pause = min(max(memoryMin, watchShare*time.Since(begin)), memoryMax)
+		pause = min(max(growthMin, watchShare*time.Since(begin)), growthMax)
 	}
 }
 
@@ -153,10 +157,11 @@ func (w *watcher) finish(cfg frame.Config, failed bool) *frame.Usage {
 	return &w.used
 }
 
-// lookAtProcesses counts processes and threads, but for this process's.
-func (w *watcher) lookAtProcesses() {
+// lookAtProcesses counts processes and threads, but for this process's, and reports
+// whether they are as many as there may be.
+func (w *watcher) lookAtProcesses() (full bool) {
 	if w.limits == nil {
-		return
+		return false
 	}
 	n := 0
 	if os.Getpid() != 1 {
@@ -166,8 +171,7 @@ func (w *watcher) lookAtProcesses() {
 				n += threads(b)
 			}
 		}
-		w.note(n)
-		return
+		return w.note(n)
 	}
 	for _, dir := range glob("/proc/[0-9]*") {
 		if dir == "/proc/1" {
@@ -177,15 +181,17 @@ func (w *watcher) lookAtProcesses() {
 			n += threads(b)
 		}
 	}
-	w.note(n)
+	return w.note(n)
 }
 
 // note takes how many processes and threads there are.
-func (w *watcher) note(n int) {
+func (w *watcher) note(n int) (full bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.used.Processes = max(w.used.Processes, n)
-	w.used.Full = w.used.Full || w.limits.Processes > 0 && n >= w.limits.Processes
+	full = w.limits.Processes > 0 && n >= w.limits.Processes
+	w.used.Full = w.used.Full || full
+	return full
 }
 
 // inodeCost is what is counted for a file beside its blocks, as the host does.

@@ -142,7 +142,8 @@ const MaxShown = 16 << 10
 // Watch are limits that the shim holds. 0: none.
 type Watch struct {
 	Disk      int64 `json:"disk,omitempty"`      // bytes in WorkDir
-	Processes int   `json:"processes,omitempty"` // of the command; the kernel refuses more
+	Processes int   `json:"processes,omitempty"` // of the command; the kernel refuses more,
+	Uncounted bool  `json:"uncounted,omitempty"` // or it does not count them, and the command is killed that has so many
 	// Memory is how many bytes of resident and shared memory the command may have,
 	// where no control group is seen that would tell.
 	Memory int64 `json:"memory,omitempty"`
