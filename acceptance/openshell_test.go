@@ -16,7 +16,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +23,7 @@ import (
 	"github.com/kickhq/kick/egress"
 	"github.com/kickhq/kick/internal/openshelltest"
 	"github.com/kickhq/kick/manager"
+	"github.com/kickhq/kick/sandbox"
 )
 
 // openShellUser is a user of kick whose openshell command knows one gateway.
@@ -75,7 +75,7 @@ func TestOpenShell(t *testing.T) {
 	t.Parallel()
 	u := newOpenShellUser(t, openshelltest.Options{})
 	t.Run("kicks", func(t *testing.T) {
-		asEmbedded{runtime: "openshell", flags: onOpenShell, dir: t.TempDir(), seed: seedBare(t), command: u.command}.run(t, ends)
+		asEmbedded{runtime: "openshell", flags: onOpenShell, dir: t.TempDir(), seed: seedBare(t), command: u.command}.run(t, everyAgent())
 	})
 	if left := u.g.Sandboxes(); len(left) > 0 {
 		t.Errorf("left: %q", left)
@@ -262,6 +262,35 @@ func TestOpenShellDoctor(t *testing.T) {
 	}
 }
 
+// TestOpenShellDoctorForAgent: the gateway, the token and the image are those of
+// kick.yaml, where the openshell command knows none.
+func TestOpenShellDoctorForAgent(t *testing.T) {
+	t.Parallel()
+	g := openshelltest.Start(t, openshelltest.Options{Tokens: map[string]openshelltest.User{"secret": {}}})
+	dir := t.TempDir()
+	doctor := func(endpoint string) string {
+		file := filepath.Join(dir, "kick.yaml")
+		text := fmt.Sprintf("agent_sandbox:\n  runtime: openshell\n  image: %q\n  openshell: {endpoint: %q, token: %q, telemetry_off: true}\nagents:\n  scanner: {sandbox: {enabled: true}}\n",
+			openshelltest.Image, endpoint, g.Connection.Token)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(kick, "doctor", "--agent", "scanner", "--state-dir", filepath.Join(dir, "state"))
+		cmd.Dir, cmd.Env = dir, []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + dir}
+		out, _ := cmd.CombinedOutput() // the host's git may be one with holes
+		return string(out)
+	}
+	if out := doctor(g.Connection.Endpoint); !strings.Contains(out, g.Connection.Endpoint) || !strings.Contains(out, "read back from the gateway and compared") {
+		t.Errorf("nothing was proved on the gateway of kick.yaml:\n%s", out)
+	}
+	if out := doctor("https://127.0.0.1:1"); !strings.Contains(out, "reach the OpenShell gateway at https://127.0.0.1:1") {
+		t.Errorf("another gateway was asked:\n%s", out)
+	}
+	if left := g.Sandboxes(); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
 // waitForLine reads up to a line that ends so, and returns what was read.
 func waitForLine(r io.Reader, end string) string {
 	var log strings.Builder
@@ -271,21 +300,17 @@ func waitForLine(r io.Reader, end string) string {
 	return log.String()
 }
 
-// largeEnv is the size of TestOpenShellLarge's repository in MiB.
-const largeEnv = "KICK_TEST_LARGE_MB"
-
 // TestOpenShellLarge: a workspace that is larger than the memory that kick may take
-// goes to the sandbox and comes back.
+// goes to the sandbox, and what the agent leaves, also larger than that, comes back.
+// With KICK_SOAK=1 it has 1 GiB.
 func TestOpenShellLarge(t *testing.T) {
 	t.Parallel()
 	const most = 128 << 10 // KiB of kick's own memory
 	size := 192
-	if v := os.Getenv(largeEnv); v != "" {
-		var err error
-		if size, err = strconv.Atoi(v); err != nil {
-			t.Fatal(err)
-		}
+	if os.Getenv("KICK_SOAK") == "1" {
+		size = 1 << 10
 	}
+	left := min(size, 400) << 20 // an artifact has 512 MiB at most
 	u := newOpenShellUser(t, openshelltest.Options{})
 	tree := filepath.Join(u.dir, "tree")
 	run(t, "", "git", "clone", "-q", seedBare(t), tree)
@@ -299,7 +324,7 @@ func TestOpenShellLarge(t *testing.T) {
 	run(t, tree, "git", "-c", "core.compression=0", "add", "large")
 	run(t, tree, "git", "-c", "user.name=x", "-c", "user.email=x@example.com", "commit", "-qm", "large")
 	cmd := u.command(slices.Concat([]string{"run", "-o", "json", "--publish", "none", "--repo", tree, "--timeout", "5m"}, onOpenShell,
-		[]string{"--", "sh", "-c", "wc -c <large >size; git add size; git commit -qm size"})...)
+		[]string{"--", "sh", "-c", fmt.Sprintf("wc -c <large >size; git add size; git commit -qm size; head -c %d large >left", left)})...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Start(); err != nil {
@@ -308,10 +333,17 @@ func TestOpenShellLarge(t *testing.T) {
 	peak := watchPeak(cmd.Process.Pid)
 	err = cmd.Wait()
 	used := <-peak
-	if err != nil || !strings.Contains(stdout.String(), `"commits": 1`) {
+	if err != nil || !strings.Contains(stdout.String(), `"commits": 1`) || strings.Contains(stdout.String(), `"missing"`) {
 		t.Fatalf("%v\n%s%s", err, stdout.String(), stderr.String())
 	}
-	t.Logf("%d MiB, and kick took %d KiB", size, used)
+	archives, err := filepath.Glob(filepath.Join(u.dir, "state/kicks/*/*", string(sandbox.DirtyArchive)))
+	if err != nil || len(archives) != 1 {
+		t.Fatalf("archives %q, %v", archives, err)
+	}
+	if fi, err := os.Stat(archives[0]); err != nil || fi.Size() < int64(left) {
+		t.Errorf("%v: %d bytes came back of %d", err, fi.Size(), left)
+	}
+	t.Logf("%d MiB went, %d MiB came back, and kick took %d KiB", size, left>>20, used)
 	if used == 0 || used > most {
 		t.Errorf("kick took %d KiB, more than %d", used, most)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 
@@ -14,8 +15,8 @@ import (
 )
 
 func newDoctor(g *globals) *cobra.Command {
-	var output string
-	o := doctor.Options{Runtime: "embedded"}
+	var output, agent, file string
+	var o doctor.Options
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check what this host can do, and say what to mend",
@@ -25,13 +26,30 @@ service at CONTAINER_HOST, or where Podman has it by default, and the properties
 a container of --image. With --runtime openshell, the gateway that the openshell
 command uses, and the properties of a sandbox of --image. With --runtime
 kubernetes, the rights of kick's account in the namespace, and the properties of a
-pod of --image. Exit code 14 when the sandbox is not provable here, 1 when
+pod of --image. With --agent, what kick.yaml says of these for that agent, as far as
+no flag says it. Exit code 14 when the sandbox is not provable here, 1 when
 something else is wrong.`,
 		Example: `  kick doctor
   kick doctor --runtime podman --image localhost/kick-agent
-  kick doctor --runtime openshell --image registry.example/agent@sha256:...`,
+  kick doctor --runtime openshell --image registry.example/agent@sha256:...
+  kick doctor --agent scanner`,
 		Args: args(none),
 		RunE: func(c *cobra.Command, _ []string) error {
+			switch {
+			case agent != "":
+				c, err := loadConfig(file)
+				if err != nil {
+					return err
+				}
+				r, err := c.Agent(agent)
+				if err != nil {
+					return usageError{err}
+				}
+				o.ForAgent(r)
+			case file != "":
+				return usagef("--config is given, but no agent: pass --agent too")
+			}
+			o.Runtime = cmp.Or(o.Runtime, "embedded")
 			if o.Image != "" && o.Runtime == "embedded" {
 				return usagef("--image: the embedded runtime takes no image: leave it out, or pass --runtime podman, openshell or kubernetes")
 			}
@@ -62,7 +80,9 @@ something else is wrong.`,
 			return nil
 		},
 	}
-	c.Flags().Var(form{&o.Runtime, config.Runtimes}, "runtime", "what isolates the agent: embedded, podman, openshell or kubernetes")
+	c.Flags().Var(form{&o.Runtime, config.Runtimes}, "runtime", "what isolates the agent: embedded (default), podman, openshell or kubernetes")
+	c.Flags().StringVar(&agent, "agent", "", "`name` of an agent in kick.yaml whose runtime is checked")
+	c.Flags().StringVar(&file, "config", "", "kick.yaml `file` (default: found from here upward)")
 	addOpenShellFlags(c, &o.OpenShell)
 	completeWords(c, "runtime", config.Runtimes...)
 	c.Flags().StringVar(&o.Image, "image", "", "container `image` that the sandbox is tried with")

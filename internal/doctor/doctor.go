@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/kickhq/kick/internal/config"
 	"github.com/kickhq/kick/internal/gitcmd"
 	"github.com/kickhq/kick/internal/gitversion"
 	"github.com/kickhq/kick/manager"
@@ -36,7 +38,7 @@ type Options struct {
 	StateDir string  // empty: the default
 	Shim     fs.File // nil: ShimErr says why there is none
 	ShimErr  error
-	Runtime  string // one of config.Runtimes
+	Runtime  string // one of config.Runtimes; empty: embedded
 	Image    string // of the sandbox that a runtime with images is tried with
 	// Kubernetes is where pods are tried.
 	Kubernetes sandbox.KubernetesChoice
@@ -44,6 +46,37 @@ type Options struct {
 	OCIRuntime string
 	// OpenShell is the gateway.
 	OpenShell sandbox.OpenShellChoice
+}
+
+// ForAgent takes over what kick.yaml says of an agent's runtime, where nothing is said
+// yet.
+func (o *Options) ForAgent(r config.Resolved) {
+	o.Runtime = cmp.Or(o.Runtime, r.Runtime.Value)
+	if o.Runtime != "embedded" {
+		o.Image = cmp.Or(o.Image, r.Image.Value)
+	}
+	switch o.Runtime {
+	case "podman":
+		o.OCIRuntime = cmp.Or(o.OCIRuntime, r.PodmanOCIRuntime.Value)
+	case "openshell":
+		own := o.OpenShell
+		if o.OpenShell = r.OpenShell.Choice(); own.Gateway != "" {
+			o.OpenShell.Gateway, o.OpenShell.Connection.Endpoint = own.Gateway, ""
+		}
+		o.OpenShell.TelemetryOff = o.OpenShell.TelemetryOff || own.TelemetryOff
+	case "kubernetes":
+		own := o.Kubernetes
+		o.Kubernetes = r.Kubernetes.Value
+		for _, f := range []struct {
+			dst *string
+			own string
+		}{
+			{&o.Kubernetes.Kubeconfig, own.Kubeconfig}, {&o.Kubernetes.Context, own.Context}, {&o.Kubernetes.Namespace, own.Namespace},
+			{&o.Kubernetes.Gateway, own.Gateway}, {&o.Kubernetes.ShimImage, own.ShimImage}, {&o.Kubernetes.Claim, own.Claim},
+		} {
+			*f.dst = cmp.Or(f.own, *f.dst)
+		}
+	}
 }
 
 // Run runs all checks.
