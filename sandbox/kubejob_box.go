@@ -145,7 +145,7 @@ func (b *kubeBox) make(ctx context.Context) error {
 			return err
 		}
 	}
-	if b.plan, err = newKubePlan(l.config, b.spec, b.mode, b.base, owner, start, time.Now()); err != nil {
+	if b.plan, err = newKubePlan(l.config, b.spec, b.mode, b.base, owner, start); err != nil {
 		return err
 	}
 	b.plan.clears = b.clears
@@ -211,7 +211,7 @@ func (b *kubeBox) removeOld(ctx context.Context, old kubeObject) error {
 	if err != nil {
 		return err
 	}
-	if old.id != b.spec.ID || old.owner != owner && !old.expired() {
+	if old.id != b.spec.ID || old.owner != owner && !old.expired(b.client.Now()) {
 		return &Error{Kind: ErrRuntime, Op: "start the sandbox of " + b.spec.ID, Err: fmt.Errorf("there is the %v, and it is not this host's", old), Remedy: "Wait for its end, or remove it: kubectl delete " + strings.ToLower(old.String())}
 	}
 	return removeObject(ctx, b.client, b.launcher.config.Namespace, old)

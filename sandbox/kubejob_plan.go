@@ -64,7 +64,7 @@ const (
 
 // Annotations of a Job.
 const (
-	jobDeadline = "kick.deadline" // RFC 3339; nothing of ours runs longer
+	jobLifetime = "kick.lifetime" // from its making on, as "1h5m0s"; nothing of ours runs longer
 	jobStart    = "kick.start"    // which attempt has made it
 )
 
@@ -76,7 +76,7 @@ const (
 )
 
 // newKubePlan translates a specification, which was checked.
-func newKubePlan(config KubernetesConfig, spec LaunchSpec, mode frame.Mode, base kubeBase, owner, start string, now time.Time) (*kubePlan, error) {
+func newKubePlan(config KubernetesConfig, spec LaunchSpec, mode frame.Mode, base kubeBase, owner, start string) (*kubePlan, error) {
 	filter, err := systemCallFilter()
 	if err != nil {
 		return nil, &Error{Kind: ErrIsolation, Op: "seccomp", Err: err, Remedy: remedyOf("seccomp")}
@@ -92,7 +92,7 @@ func newKubePlan(config KubernetesConfig, spec LaunchSpec, mode frame.Mode, base
 		TypeMeta: metav1.TypeMeta{APIVersion: "batch/v1", Kind: "Job"},
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "kick-" + spec.ID, Namespace: config.Namespace, Labels: maps.Clone(labels),
-			Annotations: map[string]string{jobDeadline: now.Add(p.lifetime()).UTC().Format(time.RFC3339), jobStart: start},
+			Annotations: map[string]string{jobLifetime: p.lifetime().String(), jobStart: start},
 		},
 		Spec: batchv1.JobSpec{
 			Parallelism: new(int32(1)), Completions: new(int32(1)), BackoffLimit: new(int32(0)),

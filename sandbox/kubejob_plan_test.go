@@ -78,7 +78,7 @@ func kubeCase(t *testing.T, name string) *kubePlan {
 	c.spec.ID, c.spec.Agent, c.spec.Image = "k0123456789abc", "scanner", "registry.example/agent@sha256:4444444444444444444444444444444444444444444444444444444444444444"
 	c.spec.Workspace.MountPath = cmp.Or(c.spec.Workspace.MountPath, DefaultMountPath)
 	c.config.Pending, c.config.Alone = 5*time.Minute, 10*time.Minute
-	p, err := newKubePlan(c.config, c.spec, cmp.Or(c.mode, frame.RunAndCollectMode), c.base, "1000.4026531840.abcdef01", "0123456789abcdef", time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	p, err := newKubePlan(c.config, c.spec, cmp.Or(c.mode, frame.RunAndCollectMode), c.base, "1000.4026531840.abcdef01", "0123456789abcdef")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -99,7 +100,7 @@ func (l *Kubernetes) reap(ctx context.Context) ([]string, error) {
 	removed := map[string]bool{}
 	var errs []error
 	for _, o := range all {
-		ok, err := o.reap(here, o.ended, func() error { return removeObject(ctx, l.client, l.config.Namespace, o) })
+		ok, err := o.reap(here, l.client.Now(), o.ended, func() error { return removeObject(ctx, l.client, l.config.Namespace, o) })
 		if errs = append(errs, err); ok {
 			removed[o.id] = true
 		}
@@ -147,8 +148,8 @@ func (l *Kubernetes) objects(ctx context.Context) (all []kubeObject, err error) 
 
 // reap removes what a kick has, if that has ended or is past its deadline and the kick
 // does not live. Whether the kick of another place lives, only that knows.
-func (o kubeObject) reap(here string, ended bool, remove func() error) (removed bool, err error) {
-	expired := o.expired()
+func (o kubeObject) reap(here string, now time.Time, ended bool, remove func() error) (removed bool, err error) {
+	expired := o.expired(now)
 	if !expired && (o.owner != here || !ended) {
 		return false, nil
 	}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"time"
 
@@ -43,6 +44,7 @@ type kubeClaim[T any] struct {
 	id, start   string // the kick, and which attempt of it
 	labels      map[string]string
 	annotations map[string]string
+	lifetime    time.Duration           // from now on
 	spec        func(*T) map[string]any // what of the specification is changed with that
 	remove      func(*T) error          // ends what a dead kick of this id has left
 }
@@ -150,10 +152,12 @@ func (p *kubePool[T]) take(ctx context.Context, t *T, c kubeClaim[T]) (*T, error
 	for k, v := range c.labels {
 		labels[k] = v
 	}
+	annotations := maps.Clone(c.annotations)
+	annotations[jobLifetime] = (max(p.client.Now().Sub(m.CreationTimestamp.Time), 0) + c.lifetime).String()
 	patch := map[string]any{
 		"metadata": map[string]any{
 			"resourceVersion": m.ResourceVersion, "ownerReferences": nil,
-			"labels": labels, "annotations": c.annotations,
+			"labels": labels, "annotations": annotations,
 		},
 		"spec": c.spec(t),
 	}

@@ -104,7 +104,7 @@ func (b *kubeBox) fromPool(ctx context.Context, start string) error {
 		meta: func(p *corev1.Pod) *metav1.ObjectMeta { return &p.ObjectMeta }, ready: podStandsBy,
 	}
 	claimed, err := pool.claim(ctx, kubeClaim[corev1.Pod]{
-		id: b.spec.ID, start: start, labels: labels, annotations: b.plan.job.Annotations,
+		id: b.spec.ID, start: start, labels: labels, annotations: b.plan.job.Annotations, lifetime: b.plan.lifetime(),
 		spec:   b.deadline,
 		remove: func(p *corev1.Pod) error { return b.removeOld(ctx, objectOf(kube.Pods, &p.ObjectMeta)) },
 	}, l.config.PoolWait)
@@ -128,7 +128,7 @@ func (b *kubeBox) fromPool(ctx context.Context, start string) error {
 func (b *kubeBox) deadline(p *corev1.Pod) map[string]any {
 	age := time.Duration(0)
 	if p.Status.StartTime != nil {
-		age = max(time.Since(p.Status.StartTime.Time), 0)
+		age = max(b.client.Now().Sub(p.Status.StartTime.Time), 0)
 	}
 	return map[string]any{"activeDeadlineSeconds": int64(math.Ceil((age + b.plan.lifetime()).Seconds()))}
 }
@@ -166,15 +166,20 @@ func claimedPods(ctx context.Context, c *kube.Client, namespace, which string) (
 // kubeObject is what a kick has in the cluster, and its end is the kick's: a Job, a
 // claim of a sandbox, or a pod that it has claimed.
 type kubeObject struct {
-	resource           kube.Resource
-	name, uid          string
-	id, owner, expires string // of the kick
-	start              string // which attempt has made it
-	ended              bool   // of those that are listed: nothing runs in it any more
+	resource  kube.Resource
+	name, uid string
+	id, owner string    // of the kick
+	start     string    // which attempt has made it
+	expires   time.Time // by the API server's clock; zero: unknown
+	ended     bool      // of those that are listed: nothing runs in it any more
 }
 
 func objectOf(r kube.Resource, m *metav1.ObjectMeta) kubeObject {
-	return kubeObject{r, m.Name, string(m.UID), m.Labels[labelID], m.Labels[labelOwner], m.Annotations[jobDeadline], m.Annotations[jobStart], false}
+	o := kubeObject{resource: r, name: m.Name, uid: string(m.UID), id: m.Labels[labelID], owner: m.Labels[labelOwner], start: m.Annotations[jobStart]}
+	if lifetime, err := time.ParseDuration(m.Annotations[jobLifetime]); err == nil {
+		o.expires = m.CreationTimestamp.Add(lifetime)
+	}
+	return o
 }
 
 // String is for messages.
@@ -182,7 +187,6 @@ func (o kubeObject) String() string {
 	return map[kube.Resource]string{kube.Jobs: "Job ", kube.Pods: "pod ", kube.SandboxClaims: "SandboxClaim ", kubevirtapi.Instances: "machine "}[o.resource] + o.name
 }
 
-func (o kubeObject) expired() bool {
-	deadline, err := time.Parse(time.RFC3339, o.expires)
-	return err == nil && time.Now().After(deadline)
-}
+// expired tells what should have ended, where now is kube.Client.Now: hosts whose
+// clocks differ share a namespace.
+func (o kubeObject) expired(now time.Time) bool { return !o.expires.IsZero() && now.After(o.expires) }

@@ -341,7 +341,7 @@ func TestKubePoolReap(t *testing.T) {
 	if removed, err := l.Reap(context.Background()); err != nil || len(removed) > 0 {
 		t.Errorf("%v, %v before its time", removed, err)
 	}
-	n.Kubectl(t, "annotate", "pods", "--namespace", n.Name, "--selector", "kick.id="+id, "--overwrite", "kick.deadline=2020-01-01T00:00:00Z")
+	n.Kubectl(t, "annotate", "pods", "--namespace", n.Name, "--selector", "kick.id="+id, "--overwrite", "kick.lifetime=0s")
 	removed, err := l.Reap(context.Background())
 	if err != nil || !slices.Equal(removed, []string{id}) {
 		t.Errorf("%v, %v", removed, err)

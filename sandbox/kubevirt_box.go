@@ -103,7 +103,7 @@ func (b *kubeVirtBox) make(ctx context.Context) error {
 		return err
 	}
 	start := rand.Text()
-	b.plan = newKubeVirtPlan(l.config, b.spec, b.mode, owner, start, time.Now())
+	b.plan = newKubeVirtPlan(l.config, b.spec, b.mode, owner, start)
 	name := b.plan.instance.Name
 	for {
 		made, err := kube.Create(ctx, b.client, kubevirtapi.Instances, l.config.Namespace, b.plan.instance, false)
@@ -151,7 +151,7 @@ func (b *kubeVirtBox) failed(ctx context.Context, op string, err error) error {
 // removeOld removes what a dead kick has left.
 func (b *kubeVirtBox) removeOld(old *kubevirtapi.Instance, owner string) error {
 	o := objectOf(kubevirtapi.Instances, &old.ObjectMeta)
-	if o.id != b.spec.ID || o.owner != owner && !o.expired() {
+	if o.id != b.spec.ID || o.owner != owner && !o.expired(b.client.Now()) {
 		return &Error{Kind: ErrRuntime, Op: "start the sandbox of " + b.spec.ID, Err: fmt.Errorf("there is the %v, and it is not this host's", o), Remedy: "Wait for its end, or remove it: kubectl delete vmi " + o.name}
 	}
 	e := followMachine(b.client, b.launcher.config.Namespace, old)
@@ -172,7 +172,7 @@ func (b *kubeVirtBox) find(ctx context.Context) error {
 		return &Error{Kind: ErrRuntime, Op: "collect the work of " + name, Err: errors.New("the machine of that name is not kick's")}
 	}
 	b.adopted = m
-	b.plan = newKubeVirtPlan(b.launcher.config, b.spec, b.mode, m.Labels[labelOwner], m.Annotations[jobStart], time.Now())
+	b.plan = newKubeVirtPlan(b.launcher.config, b.spec, b.mode, m.Labels[labelOwner], m.Annotations[jobStart])
 	return nil
 }
 

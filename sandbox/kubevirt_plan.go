@@ -47,7 +47,7 @@ const (
 )
 
 // newKubeVirtPlan translates a specification, which was checked.
-func newKubeVirtPlan(config KubeVirtConfig, spec LaunchSpec, mode frame.Mode, owner, start string, now time.Time) *kubeVirtPlan {
+func newKubeVirtPlan(config KubeVirtConfig, spec LaunchSpec, mode frame.Mode, owner, start string) *kubeVirtPlan {
 	p := &kubeVirtPlan{config: config, spec: spec, limits: resolveLimits(spec.Limits), mode: mode}
 	labels := maps.Clone(spec.Labels)
 	if labels == nil {
@@ -60,7 +60,7 @@ func newKubeVirtPlan(config KubeVirtConfig, spec LaunchSpec, mode frame.Mode, ow
 		TypeMeta: kubevirtapi.InstanceType,
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "kick-" + spec.ID, Namespace: config.Namespace, Labels: labels,
-			Annotations: map[string]string{jobDeadline: now.Add(p.lifetime()).UTC().Format(time.RFC3339), jobStart: start},
+			Annotations: map[string]string{jobLifetime: p.lifetime().String(), jobStart: start},
 		},
 		Spec: p.machine(),
 	}

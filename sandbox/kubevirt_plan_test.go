@@ -47,7 +47,7 @@ func kubeVirtCase(name string) *kubeVirtPlan {
 	c.spec.ID, c.spec.Agent, c.spec.Image = "k0123456789abc", "scanner", "registry.example/machine@sha256:4444444444444444444444444444444444444444444444444444444444444444"
 	c.spec.Workspace.MountPath = cmp.Or(c.spec.Workspace.MountPath, DefaultMountPath)
 	c.config.setDefaults()
-	return newKubeVirtPlan(c.config, c.spec, frame.RunAndCollectMode, "1000.4026531840.abcdef01", "0123456789abcdef", time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	return newKubeVirtPlan(c.config, c.spec, frame.RunAndCollectMode, "1000.4026531840.abcdef01", "0123456789abcdef")
 }
 
 // The translation is pure: the same specification is the same machine, which is in

@@ -68,7 +68,7 @@ func (l *KubeVirt) reap(ctx context.Context) ([]string, error) {
 		if !idForm.MatchString(o.id) || o.name != "kick-"+o.id {
 			continue // not one that this launcher has made
 		}
-		ok, err := o.reap(here, machineNews(m).phase == kubeEnded, func() error {
+		ok, err := o.reap(here, l.cluster.client.Now(), machineNews(m).phase == kubeEnded, func() error {
 			e := followMachine(l.cluster.client, l.config.Namespace, m)
 			defer e.close()
 			return e.remove()

@@ -362,15 +362,15 @@ func TestKubeVirtReap(t *testing.T) {
 	if err := l.Rights(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	instance := func(id, deadline string) string {
+	instance := func(id, lifetime string) string {
 		return fmt.Sprintf(`apiVersion: kubevirt.io/v1
 kind: VirtualMachineInstance
-metadata: {name: kick-%[1]s, namespace: %[2]s, labels: {kick.id: %[1]s, kick.owner: elsewhere}, annotations: {kick.deadline: %[3]q}}
+metadata: {name: kick-%[1]s, namespace: %[2]s, labels: {kick.id: %[1]s, kick.owner: elsewhere}, annotations: {kick.lifetime: %[3]q}}
 spec: {domain: {devices: {disks: [{name: disk, disk: {}}]}}, volumes: [{name: disk, containerDisk: {image: %[4]q}}]}
-`, id, m.n.Name, deadline, kubevirttest.NoImage)
+`, id, m.n.Name, lifetime, kubevirttest.NoImage)
 	}
-	m.n.Apply(t, instance("reap-late", "2020-01-02T03:04:05Z"))
-	m.n.Apply(t, instance("reap-not", "2120-01-02T03:04:05Z"))
+	m.n.Apply(t, instance("reap-late", "0s"))
+	m.n.Apply(t, instance("reap-not", "100h0m0s"))
 	removed, err := l.Reap(t.Context())
 	if err != nil || strings.Join(removed, " ") != "reap-late" {
 		t.Errorf("removed are %v, %v", removed, err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -121,7 +122,7 @@ func (b *kubeBox) fromWarmPool(ctx context.Context) error {
 		Metadata: metav1.ObjectMeta{Name: job.Name, Namespace: job.Namespace, Labels: job.Labels, Annotations: job.Annotations},
 		Spec: sandboxClaimSpec{
 			WarmPoolRef: sandboxRef{l.config.WarmPool},
-			Lifecycle:   sandboxLifecycle{job.Annotations[jobDeadline], "DeleteForeground", job.Spec.TTLSecondsAfterFinished},
+			Lifecycle:   sandboxLifecycle{b.client.Now().Add(b.plan.lifetime()).UTC().Format(time.RFC3339), "DeleteForeground", job.Spec.TTLSecondsAfterFinished},
 		},
 	}, (*sandboxClaim).meta)
 }

@@ -47,6 +47,8 @@ var (
 type Client struct {
 	// Server is the API server's URL.
 	Server *url.URL
+	// Clock is this host's. Tests set it; otherwise it is time.Now.
+	Clock  func() time.Time
 	config *rest.Config
 	http   *http.Client
 	calls  atomic.Int64
@@ -54,6 +56,8 @@ type Client struct {
 	// away is when the API server did not answer last, or could not, in
 	// nanoseconds since 1970.
 	away atomic.Int64
+	// ahead is the API server's clock before this host's, in nanoseconds.
+	ahead atomic.Int64
 }
 
 // Where says which API server, and as whom.
@@ -78,7 +82,7 @@ func Load(w Where) (config *rest.Config, namespace string, err error) {
 func New(config *rest.Config) (*Client, error) {
 	config = rest.CopyConfig(config)
 	config.UserAgent = "kick"
-	c := &Client{config: config, turns: make(chan struct{}, underWay)}
+	c := &Client{Clock: time.Now, config: config, turns: make(chan struct{}, underWay)}
 	var err error
 	if c.http, err = rest.HTTPClientFor(config); err != nil {
 		return nil, err
@@ -93,6 +97,11 @@ func New(config *rest.Config) (*Client, error) {
 
 // Close frees idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Now is what time it is for the API server, to a second or two, which is what the
+// times in its objects are to be compared with. Before its first answer it is this
+// host's.
+func (c *Client) Now() time.Time { return c.Clock().Add(time.Duration(c.ahead.Load())) }
 
 // Calls is how many requests were made, those of watches and execs included.
 func (c *Client) Calls() int64 { return c.calls.Load() }
@@ -194,6 +203,9 @@ func (c *Client) open(ctx context.Context, k call) (io.ReadCloser, error) {
 	res, err := c.http.Do(req)
 	if err != nil {
 		return nil, c.fail(k, err)
+	}
+	if date, err := http.ParseTime(res.Header.Get("Date")); err == nil {
+		c.ahead.Store(int64(date.Sub(c.Clock())))
 	}
 	if res.StatusCode < 300 {
 		return res.Body, nil

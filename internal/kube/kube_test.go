@@ -14,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -418,5 +419,22 @@ func TestMay(t *testing.T) {
 		if got, err := c.May(t.Context(), "ns", "create", "", "pods", "exec"); err != nil || got != allowed {
 			t.Errorf("%v, %v; want %v", got, err, allowed)
 		}
+	}
+}
+
+// TestNow: what time it is for the API server is known from its answers, whatever this
+// host believes.
+func TestNow(t *testing.T) {
+	t.Parallel()
+	c := script(t, step{request: "GET " + pods + "/a", answer: `{"metadata":{"name":"a"}}`})
+	c.Clock = func() time.Time { return time.Now().Add(-time.Hour) }
+	if off := time.Since(c.Now()); off < 59*time.Minute {
+		t.Errorf("before any answer it is %v ago", off)
+	}
+	if _, err := Get[metav1.PartialObjectMetadata](t.Context(), c, Pods, "ns", "a"); err != nil {
+		t.Fatal(err)
+	}
+	if off := time.Since(c.Now()).Abs(); off > 5*time.Second {
+		t.Errorf("after the API server's answer it is off by %v", off)
 	}
 }
