@@ -1,11 +1,14 @@
 package acceptance
 
 import (
+	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -13,6 +16,7 @@ import (
 
 	"github.com/kickhq/kick/internal/githubtest"
 	"github.com/kickhq/kick/internal/kubetest"
+	"github.com/kickhq/kick/internal/manifests"
 	"github.com/kickhq/kick/internal/modeltest"
 	"github.com/kickhq/kick/manager"
 )
@@ -35,7 +39,7 @@ func TestKubeLikeEmbedded(t *testing.T) {
 		cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + dir}
 		return cmd
 	}
-	asEmbedded{runtime: "kubernetes", flags: kube, dir: t.TempDir(), seed: seedBare(t), command: command, serial: true}.run(t, ends)
+	asEmbedded{runtime: "kubernetes", flags: kube, dir: t.TempDir(), seed: seedBare(t), command: command, serial: true}.run(t, everyAgent())
 	if left := n.Kubectl(t, "get", "jobs,pods", "--namespace", n.Name, "--output", "name"); strings.TrimSpace(left) != "" {
 		t.Errorf("left behind: %s", left)
 	}
@@ -165,10 +169,11 @@ func TestKubeKilled(t *testing.T) {
 			if ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || ws.Signal() != syscall.SIGKILL {
 				t.Fatalf("kick was not killed at %s: %v\n%s", event, cmd.ProcessState, out)
 			}
-			gc := exec.Command(kick, "gc", "--state-dir", state)
-			gc.Env = append(os.Environ(), "KUBECONFIG="+n.Kubeconfig)
-			said, err := gc.CombinedOutput()
+			said, err := exec.Command(kick, "gc", "--state-dir", state).CombinedOutput()
 			o := onlyOutcome(t, state)
+			if err != nil || len(o.Missing) > 0 {
+				t.Errorf("%v, missing %q\n%s", err, o.Missing, said)
+			}
 			if o.Outcome != manager.Interrupted {
 				t.Errorf("outcome %s of a kick that was killed\n%s", o.Outcome, said)
 			}
@@ -178,14 +183,100 @@ func TestKubeKilled(t *testing.T) {
 			if !work {
 				return
 			}
-			if err != nil || o.KeptAt == "" || len(o.Missing) > 0 {
-				t.Fatalf("the work is lost: %+v, %v\n%s", o, err, said)
+			wantKept(t, bare, o)
+		})
+	}
+}
+
+// wantKept wants the work of a kick that was killed: a file of its name.
+func wantKept(t *testing.T, bare string, o manager.Outcome) {
+	t.Helper()
+	if o.KeptAt == "" {
+		t.Fatalf("the work is lost: %+v", o)
+	}
+	clone := filepath.Join(t.TempDir(), "c")
+	run(t, "", "git", "clone", "-q", bare, clone)
+	run(t, clone, "git", "fetch", "-q", filepath.Join(o.KeptAt, "final.bundle"), "HEAD:kept")
+	if got := run(t, clone, "git", "show", "kept:work"); got != "precious\n" {
+		t.Errorf("the kept work is %q", got)
+	}
+}
+
+// bystanders are what others have in the namespace: a Job that bears kick's labels under
+// another name, and one of a kick of another host.
+const bystanders = `{apiVersion: batch/v1, kind: Job, metadata: {name: others, namespace: %[1]s, labels: {kick.id: k1, kick.owner: elsewhere}, annotations: {kick.lifetime: 0s}}, spec: {suspend: true, template: {spec: {restartPolicy: Never, containers: [{name: c, image: none}]}}}}
+---
+{apiVersion: batch/v1, kind: Job, metadata: {name: kick-k2, namespace: %[1]s, labels: {kick.id: k2, kick.owner: elsewhere}, annotations: {kick.lifetime: 1h0m0s}}, spec: {suspend: true, template: {spec: {restartPolicy: Never, containers: [{name: c, image: none}]}}}}
+`
+
+// TestKubeKilledAnywhere kills kick with SIGKILL at any instant. "kick gc" says that all
+// is well, leaves nothing, and no work is lost that the agent has made known; what others
+// have in the namespace is as before.
+func TestKubeKilledAnywhere(t *testing.T) {
+	n := kubetest.Open(t).Namespace(t, func(m *manifests.Kubernetes) { m.Claim = true })
+	claim, volume := n.Claim(t, "ReadWriteMany")
+	dir := t.TempDir()
+	run(t, "", kick, "image", "shim", "--out", filepath.Join(dir, "shim.tar"))
+	shim := n.Load(t, filepath.Join(dir, "shim.tar"))
+	n.Apply(t, fmt.Sprintf(bystanders, n.Name))
+	objects := func() string {
+		return n.Kubectl(t, "get", "jobs,pods", "--namespace", n.Name, "--output", "name")
+	}
+	before := objects()
+	bare := seedBare(t)
+	// command is one kick, and takes what a whole one did.
+	command := func(i int, state string) *exec.Cmd {
+		cmd := exec.Command(kick, "run", "--state-dir", state, "--repo", bare, "--publish", "none", "--network", "none",
+			"--runtime", "kubernetes", "--image", n.Image, "--shim-image", shim, "--kubeconfig", n.Kubeconfig, "--namespace", n.Name)
+		if i%2 == 1 {
+			cmd.Args = append(cmd.Args, "--claim", claim)
+		}
+		cmd.Args = append(cmd.Args, "--", "sh", "-c", "echo precious >work; git add work; git commit -qm precious; echo it is committed; sleep 2")
+		cmd.Dir = dir
+		return cmd
+	}
+	began := time.Now()
+	if out, err := command(1, filepath.Join(dir, "whole")).CombinedOutput(); !strings.Contains(string(out), "it is committed") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	whole := time.Since(began)
+	for i := range 4 {
+		t.Run(strconv.Itoa(i), func(t *testing.T) {
+			state := filepath.Join(t.TempDir(), "kick")
+			cmd := command(i, state)
+			var said bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &said, &said
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
 			}
-			clone := filepath.Join(t.TempDir(), "c")
-			run(t, "", "git", "clone", "-q", bare, clone)
-			run(t, clone, "git", "fetch", "-q", filepath.Join(o.KeptAt, "final.bundle"), "HEAD:kept")
-			if got := run(t, clone, "git", "show", "kept:work"); got != "precious\n" {
-				t.Errorf("the kept work is %q", got)
+			after := rand.N(whole)
+			killed := time.AfterFunc(after, func() { _ = cmd.Process.Kill() }) // any instant will do
+			err := cmd.Wait()
+			killed.Stop()
+			t.Logf("killed after %v of %v: %v", after, whole, err)
+			committed := strings.Contains(said.String(), "it is committed")
+			gc, err := exec.Command(kick, "gc", "--state-dir", state).CombinedOutput()
+			if err != nil {
+				t.Errorf("kick gc: %v\n%s", err, gc)
+			}
+			if left := objects(); left != before {
+				t.Errorf("there is %s\nwas %s\n%s", left, before, gc)
+			}
+			if left, err := filepath.Glob(filepath.Join(volume, "kicks", "*")); err != nil || len(left) > 0 {
+				t.Errorf("left in the claim: %v, %v", left, err)
+			}
+			if results, _ := filepath.Glob(filepath.Join(state, "kicks", "*", "result.json")); len(results) == 0 && !committed {
+				return // it had not begun
+			}
+			o := onlyOutcome(t, state)
+			if len(o.Missing) > 0 {
+				t.Errorf("missing: %q", o.Missing)
+			}
+			if committed {
+				wantKept(t, bare, o)
+			}
+			if again, err := exec.Command(kick, "gc", "--state-dir", state).CombinedOutput(); err != nil || len(again) > 0 && strings.Contains(string(again), "recovered") {
+				t.Errorf("kick gc once more: %v\n%s", err, again)
 			}
 		})
 	}

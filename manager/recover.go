@@ -58,7 +58,7 @@ func (m *Manager) Recover(ctx context.Context, id string) (Outcome, error) {
 	} else if !errors.Is(err, os.ErrNotExist) { // it had no gateway
 		r.note("egress", err)
 	}
-	if err := r.salvage(ctx, get("prepared", "mirror")); err != nil {
+	if err := r.salvage(ctx, entries); err != nil {
 		return Outcome{}, errors.Join(err, k.close())
 	}
 	// A killed inspection leaves its objects; the bundle has them too.
@@ -92,6 +92,14 @@ func (s *State) unsalvaged(o Outcome) bool {
 	return err == nil
 }
 
+// nextFor is what can be done about the work of a kick that is missing.
+func (s *State) nextFor(o Outcome) string {
+	if s.unsalvaged(o) {
+		return "`kick salvage " + o.ID + "` tries again"
+	}
+	return "nothing has it any more, and what had come before is kept"
+}
+
 // workOf is where a kick's live workspace is or was.
 func (s *State) workOf(id string) string {
 	// Without a journal, it is where it is by default.
@@ -118,8 +126,7 @@ func (m *Manager) tryAgain(ctx context.Context, o Outcome) (Outcome, error) {
 	r.out.Notes = slices.DeleteFunc(slices.Clone(o.Notes), func(n string) bool { return strings.HasPrefix(n, leftInPlace) || strings.HasPrefix(n, unsettledNote) })
 	if m.State.unsalvaged(o) {
 		r.out.Missing = nil
-		mirror, _ := field(entries, "prepared", "mirror")
-		if err := r.salvage(ctx, mirror); err != nil {
+		if err := r.salvage(ctx, entries); err != nil {
 			return o, errors.Join(err, k.close())
 		}
 	}
@@ -145,7 +152,7 @@ func (r *run) runtimeOf(entries []Entry) {
 }
 
 // salvage takes the work out of a live workspace that a dead kick left.
-func (r *run) salvage(ctx context.Context, mirror string) error {
+func (r *run) salvage(ctx context.Context, entries []Entry) error {
 	if _, err := os.Lstat(r.work); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -154,7 +161,7 @@ func (r *run) salvage(ctx context.Context, mirror string) error {
 		return err
 	}
 	r.sink = sink
-	if _, err := os.Lstat(filepath.Join(r.work, ".git")); errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Lstat(filepath.Join(r.work, ".git")); errors.Is(err, os.ErrNotExist) || r.out.BaseCommit == "" {
 		// The kick died before its workspace was whole: no agent ran in it.
 		r.takeWork(sandbox.Result{})
 		return nil
@@ -163,12 +170,16 @@ func (r *run) salvage(ctx context.Context, mirror string) error {
 	if err != nil {
 		return fmt.Errorf("salvage kick %s: %w", r.k.ID, err)
 	}
+	mirror, _ := field(entries, "prepared", "mirror")
 	res, err := workspace.Salvage(ctx, launcher, workspace.SalvageRequest{
 		ID: r.k.ID, Agent: r.out.Agent, Image: r.req.Image, Dir: r.work, Mirror: mirror, BaseOID: r.out.BaseCommit, Sink: sink,
 		AcceptWeaker: r.req.AcceptWeaker,
 	})
 	if err != nil {
 		return fmt.Errorf("salvage kick %s: %w", r.k.ID, err)
+	}
+	if r.lost = res.Reason == sandbox.ReasonLost; r.lost && !slices.ContainsFunc(entries, func(e Entry) bool { return e.Event == agentStarted }) {
+		res.Missing = nil // there was none
 	}
 	r.out.Missing = res.Missing
 	r.takeWork(res)
@@ -237,7 +248,7 @@ func (m *Manager) GC(ctx context.Context, olderThan, mirrorsUnused time.Duration
 				problem(fmt.Errorf("kick %s: its publication is not finished: %s: `kick gc` tries again", id, o.why()))
 			}
 			if len(o.Missing) > 0 {
-				problem(fmt.Errorf("kick %s: not all of its work could be taken out: %s: `kick salvage %s` tries again", id, strings.Join(o.Missing, "; "), id))
+				problem(fmt.Errorf("kick %s: not all of its work could be taken out: %s: %s", id, strings.Join(o.Missing, "; "), m.State.nextFor(o)))
 			}
 		}
 	}

@@ -67,9 +67,13 @@ type run struct {
 	base    *workspace.Base
 	sink    *workspace.DirSink
 	summary sandbox.Work // what the shim says of the workspace, a claim
+	lost    bool         // of a dead kick: nothing has the work that is missing
 	removal chan error   // result of the live workspace's removal, once begun
 	scan    *scan.Scanner
 }
+
+// agentStarted is the journal's event of an agent's start.
+const agentStarted = "agent-started"
 
 // fail records how the kick ended, if it has not ended already.
 func (r *run) fail(code Code, err error) {
@@ -293,7 +297,7 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 			started = true
 			r.report("sandbox", "isolation proved on the live process, base checked out", began, nil)
 			began = e.Time
-			err = errors.Join(err, r.k.Journal.Note("agent-started", nil))
+			err = errors.Join(err, r.k.Journal.Note(agentStarted, nil))
 		case sandbox.EventExited:
 			if gateway != nil {
 				_ = gateway.Close() // closing again, at the end, gives the same error
@@ -472,7 +476,7 @@ func (r *run) takeWork(res sandbox.Result) {
 			r.out.Notes = append(r.out.Notes, fmt.Sprintf("what there was at the checkpoint of %s is kept: `kick show %s` says how to get it", info.ModTime().Format(time.TimeOnly), r.k.ID))
 		}
 	}
-	if len(res.Missing) > 0 && r.req.Runtime != openShellRuntime { // where nothing is left of it, nothing can be tried again
+	if len(res.Missing) > 0 && !r.lost && r.req.Runtime != openShellRuntime { // where nothing is left of it, nothing can be tried again
 		r.out.Notes = append(r.out.Notes, leftInPlace+": `kick salvage "+r.k.ID+"` tries again")
 		return
 	}

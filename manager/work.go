@@ -55,7 +55,7 @@ var ErrNoCommits = errors.New("no commits")
 func (s *State) whyNoCommits(id string) error {
 	if o, err := s.Outcome(id); err == nil {
 		if len(o.Missing) > 0 {
-			return fmt.Errorf("the commits of kick %s could not be taken out: `kick salvage %s` tries again", id, id)
+			return fmt.Errorf("the commits of kick %s could not be taken out: %s", id, s.nextFor(o))
 		}
 		return fmt.Errorf("kick %s made %w: `kick show %s` tells how it ended and what is kept", id, ErrNoCommits, id)
 	}

@@ -173,15 +173,18 @@ func (l *Kubernetes) Calls() (n int64) {
 // a dead process has left under this ID.
 func (l *Kubernetes) Run(ctx context.Context, spec LaunchSpec) (Result, error) {
 	res, err := runKick(ctx, l, spec)
-	if len(spec.Command) == 0 && errors.Is(err, errPodGone) {
+	if len(spec.Command) == 0 && (errors.Is(err, errPodGone) || errors.Is(err, errNothingRan)) {
 		// That is no failure which another attempt could mend.
 		res.Reason, err = ReasonLost, nil
 	}
 	return res, err
 }
 
-// errPodGone is an orphan that is not there any more.
-var errPodGone = errors.New("its pod is gone, and nothing else had the work")
+// What became of an orphan of which there is no work.
+var (
+	errPodGone    = errors.New("its pod is gone, and nothing else had the work")
+	errNothingRan = errors.New("kick had not come to its pod, so that nothing has run in it")
+)
 
 func (l *Kubernetes) isolation() Isolation { return Isolation{Runtime: "kubernetes"} }
 

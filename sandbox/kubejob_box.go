@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"strings"
 	"sync"
@@ -30,6 +31,7 @@ type kubeBox struct {
 	mode     frame.Mode
 	plan     *kubePlan
 	adopted  bool // what a dead process has left, in CollectMode
+	keeps    bool // it may have work that could not be come to
 
 	// Where the workspace is on a claim.
 	base    kubeBase
@@ -59,7 +61,7 @@ type kubeBox struct {
 const (
 	kubeAttempts = 3                // to have a pod, where the cluster took the one before away
 	kubeRemove   = 2 * time.Minute  // for the end of a pod and its Job
-	kubeAdopt    = 15 * time.Second // for the pod of an orphan to be seen
+	kubeAdopt    = 15 * time.Second // for the pod of an orphan to be seen, and come to
 )
 
 // start makes the Job, waits for its pod and connects.
@@ -68,15 +70,15 @@ func (b *kubeBox) start(ctx context.Context, dog *watchdog) (_ line, err error) 
 	b.words.max = 4 << 10
 	defer func() {
 		if err != nil {
-			err = errors.Join(b.lostWork(err), b.remove())
+			if !b.keeps {
+				err = errors.Join(b.lostWork(err), b.remove())
+			}
 			b.eye.close()
 		}
 	}()
 	if b.adopted {
 		b.eye = watchOne(b.client, l.config.Namespace, b.object)
-		ctx, cancel := context.WithTimeout(ctx, kubeAdopt)
-		defer cancel()
-		if _, err := b.awaitPod(ctx); err != nil {
+		if err := b.adopt(ctx); err != nil {
 			return line{}, err
 		}
 	} else {
@@ -274,6 +276,8 @@ func (b *kubeBox) awaitPod(ctx context.Context) (kubeNews, error) {
 			return n, nil
 		case n.phase == kubeEnded:
 			return fail(errors.New(escaped(n.why)))
+		case b.adopted && seen.pod != nil && seen.pod.Status.Phase == corev1.PodPending:
+			return n, errNothingRan
 		case installing && !b.given && b.objects != nil:
 			return n, errWantsBase
 		}
@@ -314,14 +318,51 @@ func (b *kubeBox) find(ctx context.Context) error {
 	return nil
 }
 
+// adopt comes to the pod that a dead process has left. That is removed if it cannot
+// have work: what cannot be seen or come to now, another attempt may.
+func (b *kubeBox) adopt(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, kubeAdopt, errPending)
+	defer cancel()
+	b.keeps = true
+	if n, err := b.awaitPod(ctx); n.phase == kubeEnded {
+		b.keeps = false
+		return errors.Join(errPodGone, err)
+	} else if err != nil {
+		b.keeps = !errors.Is(err, errNothingRan)
+		return err
+	}
+	for {
+		conn, err := b.connect(ctx)
+		if err == nil {
+			var waits bool
+			if waits, err = resume.Waits(conn); waits {
+				b.keeps = false
+				return errNothingRan
+			}
+		}
+		switch {
+		case err == nil:
+			return nil
+		case !kube.Pause(ctx, 200*time.Millisecond):
+			return &Error{Kind: ErrRuntime, Op: "come to the pod of the " + b.object.String(), Err: errors.Join(context.Cause(ctx), errors.New(escaped(err.Error()))),
+				Remedy: "See whether the API server reaches the node; kick gc tries again"}
+		}
+	}
+}
+
+// connect opens a line to the shim.
+func (b *kubeBox) connect(ctx context.Context) (io.ReadWriteCloser, error) {
+	shim := b.pod.Spec.Containers[0].Command[0]
+	return b.client.Exec(ctx, b.launcher.config.Namespace, b.pod.Name, kubeContainer, []string{shim, "line"}, &b.words)
+}
+
 // carry connects with the shim, again and again while the pod runs. It gives up when
 // a pod that nobody has come to has stopped its command.
 func (b *kubeBox) carry(ctx context.Context) {
-	shim := b.pod.Spec.Containers[0].Command[0]
 	pause, since := 10*time.Millisecond, time.Now()
 	for ctx.Err() == nil {
 		begun := time.Now()
-		conn, err := b.client.Exec(ctx, b.launcher.config.Namespace, b.pod.Name, kubeContainer, []string{shim, "line"}, &b.words)
+		conn, err := b.connect(ctx)
 		if err == nil {
 			err = b.line.Carry(conn)
 		}
@@ -357,7 +398,7 @@ func (b *kubeBox) attendEnd(ctx context.Context, lost chan<- loss) {
 		if n.phase == kubeEnded {
 			b.noteEnd(n)
 			close(b.gonech)
-			lost <- loss{n.reason, escaped(n.why), "Look at what the cluster says of it, and start the kick again"}
+			lost <- loss{n.reason, escaped(n.why), cmp.Or(n.remedy, "Look at what the cluster says of it, and start the kick again")}
 			// What the pod has said by then is on the way, if anything is.
 			kube.Pause(ctx, lastBytes)
 			b.line.End()

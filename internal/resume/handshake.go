@@ -60,14 +60,11 @@ func (c *Client) greet(conn io.ReadWriteCloser) (carrier int, r, w *coder, err e
 			err = fmt.Errorf("no answer in %v: %w", handshakeMost, os.ErrDeadlineExceeded)
 		}
 	}()
-	hello := make([]byte, len(magic)+nonceSize)
-	if _, err := io.ReadFull(conn, hello); err != nil {
+	theirs, _, err := hear(conn)
+	if err != nil {
 		return 0, nil, nil, err
 	}
-	if string(hello[:len(magic)]) != magic {
-		return 0, nil, nil, fmt.Errorf("%w: it does not begin with %q", errProtocol, magic)
-	}
-	theirs, ours := hello[len(magic):], random(nonceSize)
+	ours := random(nonceSize)
 	c.mu.Lock()
 	greets := c.greets
 	c.mu.Unlock()
@@ -96,6 +93,32 @@ func (c *Client) greet(conn io.ReadWriteCloser) (carrier int, r, w *coder, err e
 	// What an older connection still brings meanwhile comes again, and is dropped.
 	carrier, _, err = c.resumeAt(binary.BigEndian.Uint64(answer))
 	return carrier, newCoder(c.key, "to client", theirs, said), newCoder(c.key, "to server", theirs, said), err
+}
+
+// hear reads what a server says first: its nonce, and whether it has no key yet.
+func hear(conn io.Reader) (nonce []byte, waits bool, err error) {
+	hello := make([]byte, len(magic)+nonceSize)
+	if _, err := io.ReadFull(conn, hello); err != nil {
+		return nil, false, err
+	}
+	said, nonce := string(hello[:len(magic)]), hello[len(magic):]
+	if said != magic && said != waitingMagic {
+		return nil, false, fmt.Errorf("%w: it does not begin with %q", errProtocol, magic)
+	}
+	return nonce, said == waitingMagic, nil
+}
+
+// Waits tells whether a server waits for its first client, so that nothing has run
+// beside it, and closes the connection. It is the word of whoever is at the other end.
+func Waits(conn io.ReadWriteCloser) (bool, error) {
+	t := time.AfterFunc(handshakeMost, func() { conn.Close() })
+	_, waits, err := hear(conn)
+	t.Stop()
+	conn.Close() // it was only looked at
+	if err != nil {
+		return false, fmt.Errorf("%w: %w", ErrGreeting, err)
+	}
+	return waits, nil
 }
 
 // Server is the shim's end of all sessions.
@@ -160,7 +183,7 @@ func (s *Server) welcome(conn io.ReadWriteCloser) (st *Stream, carrier int, r, w
 	t := time.AfterFunc(handshakeMost, func() { conn.Close() })
 	defer t.Stop()
 	ours := random(nonceSize)
-	if _, err := conn.Write(append([]byte(magic), ours...)); err != nil {
+	if _, err := conn.Write(append([]byte(s.magic()), ours...)); err != nil {
 		return nil, 0, nil, nil, err
 	}
 	kind, given := make([]byte, 1), make([]byte, KeySize)
@@ -198,6 +221,15 @@ func (s *Server) welcome(conn io.ReadWriteCloser) (st *Stream, carrier int, r, w
 		return nil, 0, nil, nil, err
 	}
 	return st, carrier, newCoder(key, "to server", ours, said), newCoder(key, "to client", ours, said), nil
+}
+
+func (s *Server) magic() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.key == nil {
+		return waitingMagic
+	}
+	return magic
 }
 
 // open finds the stream of a session, or begins it in place of the one before.

@@ -14,7 +14,9 @@
 //	client: kind, [key,] session, nonce, received, code
 //	server: received, code
 //
-// where received says how many bytes of the other's stream have been read, from
+// The magic of a server that has no key yet is another one, so that who comes for
+// what a client before has left learns that there was none (see Waits). In the
+// messages, received says how many bytes of the other's stream have been read, from
 // which on the other sends again. Then come packets: offset, received, length,
 // code, payload. A client of another session ends the session before: its reads
 // and writes fail, and streams begin anew.
@@ -59,6 +61,9 @@ var (
 // magic begins what a server says, so that a client knows it from a program that
 // prints an error.
 const magic = "kick-resume-1\n"
+
+// waitingMagic is that of a server that has no key yet.
+const waitingMagic = "kick-waiting1\n"
 
 // ErrEnded is the error of a stream whose session is over.
 var ErrEnded = errors.New("the session is over")

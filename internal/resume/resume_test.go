@@ -274,6 +274,40 @@ func TestWrongKey(t *testing.T) {
 	exchange(t, c, st, []byte("up"), []byte("down")) // all the same
 }
 
+// Who only looks learns whether a server has had its first client, and disturbs nobody.
+func TestWaits(t *testing.T) {
+	t.Parallel()
+	srv := NewServer()
+	look := func() bool {
+		conn, _ := serveOn(t, srv)
+		waits, err := Waits(conn)
+		if err != nil {
+			t.Error(err)
+		}
+		return waits
+	}
+	if !look() {
+		t.Error("nobody has come, and it does not wait")
+	}
+	c := NewClient(testKey, true)
+	conn, _ := serveOn(t, srv)
+	go func() { _ = c.Carry(conn) }()
+	t.Cleanup(c.End)
+	st := srv.Accept(time.Minute)
+	if st == nil {
+		t.Fatal("no session came")
+	}
+	if look() {
+		t.Error("it waits for its first client, and has one")
+	}
+	exchange(t, c, st, []byte("up"), []byte("down"))
+	a, b := net.Pipe()
+	go func() { _, _ = b.Write(bytes.Repeat([]byte("x"), len(magic)+nonceSize)) }()
+	if _, err := Waits(a); !errors.Is(err, ErrGreeting) {
+		t.Errorf("a program that is no server: %v", err)
+	}
+}
+
 // What one client has said, another cannot say again.
 func TestReplay(t *testing.T) {
 	t.Parallel()
