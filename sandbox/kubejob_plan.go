@@ -286,6 +286,10 @@ func (p *kubePlan) volumes() ([]corev1.Volume, []corev1.VolumeMount) {
 	}
 	add("tmp", "/tmp", false, memory)
 	add("home", HomeDir, false, memory)
+	if p.config.HostUsers {
+		// What the container runtime mounts there has neither nosuid nor nodev then.
+		add("devshm", "/dev/shm", false, memory)
+	}
 	if p.spec.Egress.Port != 0 {
 		add("egress", path.Dir(EgressSocketPath), false, corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: bytesOf(1 << 20)})
 	}
