@@ -3,11 +3,14 @@ package sandbox_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -210,8 +213,12 @@ func TestKubeFaultsWithin(t *testing.T) {
 		words  []string
 		saved  bool
 	}{
-		"memory limit":  {script: work + "head -c 1000m /dev/zero | tail >/dev/null", reason: sandbox.ReasonOutOfMemory, saved: true},
-		"storage limit": {script: work + "head -c 200m /dev/zero >big; sleep 600", reason: sandbox.ReasonDiskLimit},
+		"memory limit": {script: work + "head -c 1000m /dev/zero | tail >/dev/null", reason: sandbox.ReasonOutOfMemory, saved: true},
+		"disk limit":   {script: work + "for i in 1 2; do head -c 50m /dev/zero >$i; done; sleep 600", reason: sandbox.ReasonDiskLimit, saved: true},
+		"ephemeral storage exceeded": { // where the shim does not look
+			script: work + "for i in 1 2 3 4; do head -c 60m /dev/zero >" + path.Dir(sandbox.BaseObjectsPath) + "/$i; done; sleep 600",
+			reason: sandbox.ReasonDiskLimit, words: []string{"the node evicted the pod", "exceeds the limit"},
+		},
 		"pod deleted": {
 			script: work + "sleep 600", reason: sandbox.ReasonLost, words: []string{"deleted"},
 			fault: func(t *testing.T, k *kubeKick) {
@@ -240,6 +247,7 @@ func TestKubeFaultsWithin(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			k := newKubeKick(t, c.Namespace(t), f.script)
+			k.onBase(t)
 			k.start(t)
 			k.ready(t)
 			if f.fault != nil {
@@ -305,6 +313,162 @@ func TestKubeFaultsCut(t *testing.T) {
 	k.counted(t, k.wait(t))
 	if cuts < 5 || p.Connections()-before < cuts {
 		t.Errorf("%d cuts, %d connections since", cuts, p.Connections()-before)
+	}
+}
+
+// TestKubeFaultsCutOutput: of much output, too, nothing is lost and nothing comes twice
+// where its stream is cut.
+func TestKubeFaultsCutOutput(t *testing.T) {
+	t.Parallel()
+	n := kubetest.Open(t).Namespace(t)
+	p := n.Proxy(t)
+	const lines, format = 100_000, "%0104d\n" // 10.5 MB
+	k := newKubeKick(t, n, fmt.Sprintf(`echo ready; awk 'BEGIN { for (i = 1; i <= %d; i++) printf "%s", i }'`, lines, strings.ReplaceAll(format, "\n", `\n`)), throughProxy(t, n, p))
+	var want strings.Builder
+	want.WriteString("ready\n")
+	for i := range lines {
+		fmt.Fprintf(&want, format, i+1)
+	}
+	out, cuts := &awaited{want: want.String()}, 0
+	out.every, out.then = 1<<20, func() { p.Cut(); cuts++ }
+	k.spec.Stdout = out
+	e := k.run(t)
+	if e.err != nil || e.res.Reason != sandbox.ReasonExited || e.res.ExitCode != 0 || out.wrong != "" || out.got != len(out.want) {
+		t.Errorf("%v, %s %s, %d bytes of %d, %s", e.err, e.res.Reason, e.res.Detail, out.got, len(out.want), out.wrong)
+	}
+	if cuts < 10 {
+		t.Errorf("%d cuts", cuts)
+	}
+}
+
+// awaited is an output of which is known what it must be. After every so many bytes
+// something happens.
+type awaited struct {
+	want  string
+	every int
+	then  func()
+	got   int
+	wrong string
+}
+
+func (a *awaited) Write(p []byte) (int, error) {
+	if rest := a.want[min(a.got, len(a.want)):]; a.wrong == "" && !strings.HasPrefix(rest, string(p)) {
+		a.wrong = fmt.Sprintf("at byte %d came %.100q, want %.100q", a.got, p, rest)
+	}
+	before := a.got / a.every
+	a.got += len(p)
+	if a.got/a.every > before {
+		a.then()
+	}
+	return len(p), nil
+}
+
+// TestKubeFaultsTakenAway: a pod that the cluster takes away before anything has run in
+// it is made again, and not for ever.
+func TestKubeFaultsTakenAway(t *testing.T) {
+	t.Parallel()
+	c := kubetest.Open(t)
+	for name, f := range map[string]struct {
+		times int // that it is taken away
+		end   func(*testing.T, *kubeKick, kubeEnd)
+	}{
+		"twice": {2, func(t *testing.T, k *kubeKick, e kubeEnd) {
+			if e.err != nil || e.res.ExitCode != 0 || k.out.b.String() != "ready\n" {
+				t.Errorf("%v, %s %s, said %q", e.err, e.res.Reason, e.res.Detail, k.out.b.String())
+			}
+		}},
+		"each time": {3, func(t *testing.T, k *kubeKick, e kubeEnd) {
+			e.says(t, sandbox.ReasonStartFailed, "the pod was deleted")
+			if k.out.b.Len() > 0 {
+				t.Errorf("it ran: %q", k.out.b.String())
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := c.Namespace(t)
+			const held = "kick.test/held"
+			k := newKubeKick(t, n, "echo ready", func(c *sandbox.KubernetesConfig) { c.NodeSelector = map[string]string{held: n.Name} })
+			k.start(t)
+			seen := map[string]bool{}
+			for deadline := time.Now().Add(3 * time.Minute); len(seen) < f.times; {
+				if time.Now().After(deadline) {
+					t.Fatalf("%d pods were made", len(seen))
+				}
+				for _, pod := range strings.Fields(n.Kubectl(t, "get", "pods", "--namespace", n.Name, "--selector", "kick.id="+k.spec.ID, "--output", "name")) {
+					if !seen[pod] {
+						seen[pod] = true
+						n.Kubectl(t, "delete", pod, "--namespace", n.Name, "--ignore-not-found")
+					}
+				}
+			}
+			n.Kubectl(t, "label", "node", n.Node, "--overwrite", held+"="+n.Name)
+			f.end(t, k, k.wait(t))
+		})
+	}
+}
+
+// TestKubeFaultsPreempted: a pod that makes room for one of a higher priority says so.
+func TestKubeFaultsPreempted(t *testing.T) {
+	c := kubetest.OpenAlone(t)
+	n := c.Namespace(t)
+	cpus, err := strconv.Atoi(n.Kubectl(t, "get", "node", n.Node, "--output", "jsonpath={.status.allocatable.cpu}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	most := float64(cpus) - 0.4
+	k := newKubeKick(t, n, "echo ready; sleep 600", func(c *sandbox.KubernetesConfig) { c.PriorityClass, c.RequestCPU = "kick-low", most })
+	k.start(t)
+	k.ready(t)
+	n.Apply(t, fmt.Sprintf(`apiVersion: v1
+kind: Pod
+metadata: {name: urgent, namespace: %s}
+spec:
+  priorityClassName: kick-high
+  securityContext: {runAsNonRoot: true, runAsUser: 65532, seccompProfile: {type: RuntimeDefault}}
+  containers:
+    - name: urgent
+      image: %s
+      command: [sleep, "600"]
+      securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
+      resources: {requests: {cpu: %q, memory: 32Mi, ephemeral-storage: 32Mi}, limits: {cpu: %[3]q, memory: 32Mi, ephemeral-storage: 32Mi}}
+`, n.Name, n.Image, fmt.Sprint(most)))
+	k.wait(t).says(t, sandbox.ReasonLost, "the pod was preempted", "priority_class")
+}
+
+// TestKubeHostUsers: without a user namespace no agent runs, unless that is accepted by
+// name, with what depends on it.
+func TestKubeHostUsers(t *testing.T) {
+	t.Parallel()
+	n := kubetest.Open(t).Namespace(t)
+	for name, f := range map[string]struct {
+		accept []string
+		want   string // in the error; empty: it runs
+	}{
+		"not accepted":  {nil, "user-namespace"},
+		"one is missed": {[]string{"user-namespace"}, "process-limit"},
+		"accepted":      {[]string{"user-namespace", "process-limit"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k := newKubeKick(t, n, "echo ready; cat /proc/self/uid_map; id -u; touch made", func(c *sandbox.KubernetesConfig) { c.HostUsers = true })
+			k.spec.AcceptWeaker = f.accept
+			e := k.run(t)
+			if f.want != "" {
+				if !errors.Is(e.err, sandbox.ErrIsolation) || !strings.Contains(e.err.Error(), f.want) || k.out.b.Len() > 0 {
+					t.Errorf("%v, said %q", e.err, k.out.b.String())
+				}
+				return
+			}
+			if said := strings.Join(strings.Fields(k.out.b.String()), " "); e.err != nil || said != "ready 0 0 4294967295 65532" {
+				t.Errorf("%v, %s %s, said %q", e.err, e.res.Reason, e.res.Detail, said)
+			}
+			for _, name := range f.accept {
+				if !slices.ContainsFunc(e.res.Isolation.Properties, func(p sandbox.Property) bool { return p.Name == name && p.Status == sandbox.Accepted }) {
+					t.Errorf("%s is not accepted: %+v", name, e.res.Isolation.Properties)
+				}
+			}
+		})
 	}
 }
 
@@ -400,36 +564,21 @@ func TestKubeFaultsNodeLost(t *testing.T) {
 	k.n.Kubectl(t, "wait", "--for=delete", "--timeout=120s", "--namespace", k.n.Name, "jobs,pods", "--selector", "kick.id="+k.spec.ID)
 }
 
-// otherwiseUsed are verbs that a run from its beginning to its end does not miss.
-var otherwiseUsed = map[string]string{
-	"get jobs":          "to take over what a dead kick has left",
-	"get sandboxclaims": "as with Jobs",
-	"create pods/exec":  "asked for by API servers of 1.35 and newer",
-}
-
-// TestKubeVerbs: without any one of the verbs that the manifests grant a run fails
-// and names the verb. So the account has no verb too many.
-func TestKubeVerbs(t *testing.T) {
+// TestKubeClocks: a host whose clock is a day ahead of the cluster's takes nothing of a
+// living kick for what is past its time.
+func TestKubeClocks(t *testing.T) {
 	t.Parallel()
-	c := kubetest.Open(t)
-	for i, r := range sandbox.KubernetesRules {
-		for j, verb := range r.Verbs {
-			name := verb + " " + r.Resource
-			if otherwiseUsed[name] != "" {
-				continue
-			}
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				n := c.Namespace(t)
-				n.Kubectl(t, "patch", "role", "kick", "--namespace", n.Name, "--type", "json",
-					"--patch", fmt.Sprintf(`[{"op": "remove", "path": "/rules/%d/verbs/%d"}]`, i, j))
-				k := newKubeKick(t, n, "true", shortly)
-				k.start(t)
-				e := <-k.end // what it made stays where it may not delete
-				if e.err == nil || !strings.Contains(e.err.Error(), verb) || !strings.Contains(e.err.Error(), r.Resource) {
-					t.Errorf("%s %s: %v", e.res.Reason, e.res.Detail, e.err)
-				}
-			})
-		}
+	k := newKubeKick(t, kubetest.Open(t).Namespace(t), "echo ready; sleep 2; exit 3")
+	k.start(t)
+	k.ready(t)
+	other := newKubeKick(t, k.n, "true").l
+	if err := sandbox.SetClock(other, func() time.Time { return time.Now().Add(24 * time.Hour) }); err != nil {
+		t.Fatal(err)
+	}
+	if removed, err := other.Reap(t.Context()); err != nil || len(removed) > 0 {
+		t.Errorf("%v, %v", removed, err)
+	}
+	if e := k.wait(t); e.err != nil || e.res.ExitCode != 3 {
+		t.Errorf("%s %s: %v", e.res.Reason, e.res.Detail, e.err)
 	}
 }
