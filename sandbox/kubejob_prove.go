@@ -30,7 +30,7 @@ var KubernetesProperties = []string{
 var kubeRemedies = map[string]string{
 	"pod":                      "See which admission webhook of the namespace changes pods, and exempt it",
 	"no-service-account-token": "See what mounts a token into the pod: a webhook, or the image",
-	"user-namespace":           "Use nodes with user namespaces for pods (Kubernetes 1.33, containerd 2 and Linux 6.3 or newer), or set kubernetes.host_users and accept user-namespace as weaker",
+	"user-namespace":           "Use nodes with user namespaces for pods (Kubernetes 1.33, containerd 2 and Linux 6.3 or newer), or set kubernetes.host_users and accept user-namespace and process-limit as weaker",
 	"no-network":               "Make sure that the cluster's network plugin enforces NetworkPolicies, and that the namespace has those that `kick manifests kubernetes` prints",
 	"shim":                     "Build the image that has the shim with this very kick (`kick image build`)",
 	"mounts":                   "See what adds it: a webhook, the container runtime's configuration, or a volume of the image",
