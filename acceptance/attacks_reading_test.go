@@ -45,9 +45,9 @@ var readingAttacks = []attack{
 	// Other people's objects.
 	{name: "alternates to the host's repository", script: `work; echo "$HOST/repo/.git/objects" >>.git/objects/info/alternates; echo "http://127.0.0.1:$PORT/objects" >.git/objects/info/http-alternates
 		not git cat-file -e $VICTIM_BLOB`},
-	{name: "commit of a private object by its id", want: manager.RuntimeError, script: `work; echo "$HOST/repo/.git/objects" >>.git/objects/info/alternates
+	{name: "commit of a private object by its id", want: manager.AgentFailed, script: `work; echo "$HOST/repo/.git/objects" >>.git/objects/info/alternates
 		commit_tree $(printf "100644 blob $VICTIM_BLOB\tstolen\n" | git mktree --missing)`},
-	{name: "private commit by its id", want: manager.RuntimeError, script: `work; echo "$HOST/repo/.git/objects" >>.git/objects/info/alternates; echo $VICTIM_COMMIT >.git/refs/heads/main`},
+	{name: "private commit by its id", want: manager.AgentFailed, script: `work; echo "$HOST/repo/.git/objects" >>.git/objects/info/alternates; echo $VICTIM_COMMIT >.git/refs/heads/main`},
 	{name: "alternates in a circle", script: `work; mkdir -p ../tmp/o/info 2>/dev/null || :; mkdir -p "$HOME/o/info"; echo "$PWD/.git/objects" >"$HOME/o/info/alternates"; echo "$HOME/o" >>.git/objects/info/alternates`},
 	{name: "git directory is a file", want: manager.AgentFailed, script: `work; rm -rf .git; echo "gitdir: $HOST/repo/.git" >.git`},
 	{name: "git directory is a link", want: manager.AgentFailed, script: `work; rm -rf .git; ln -s "$HOST/repo/.git" .git`},
@@ -96,13 +96,13 @@ var readingAttacks = []attack{
 	{name: "corrupt commit graph, bitmap and index of packs", script: `work; git repack -qad --write-bitmap-index 2>/dev/null || git repack -qd; git multi-pack-index write 2>/dev/null; mkdir -p .git/objects/info
 		for f in .git/objects/pack/multi-pack-index .git/objects/info/commit-graph; do printf 'garbage' >$f.x; rm -f $f; mv $f.x $f; done
 		p=$(ls .git/objects/pack/*.pack | head -1); rm -f ${p%.pack}.rev ${p%.pack}.bitmap; printf garbage >${p%.pack}.rev; printf garbage >${p%.pack}.bitmap; printf garbage >${p%.pack}.mtimes`},
-	{name: "index of another pack", want: manager.RuntimeError, script: `work; git repack -qd; p=$(ls .git/objects/pack/*.pack); echo x | git hash-object -w --stdin | git pack-objects -q .git/objects/pack/pack >/dev/null
+	{name: "index of another pack", want: manager.AgentFailed, script: `work; git repack -qd; p=$(ls .git/objects/pack/*.pack); echo x | git hash-object -w --stdin | git pack-objects -q .git/objects/pack/pack >/dev/null
 		for q in .git/objects/pack/*.pack; do test $q = $p || cp -f ${q%.pack}.idx ${p%.pack}.idx; done; not git log 2>/dev/null`},
 	{name: "loose object with other content", want: manager.Refused, rules: []string{"object-malformed"}, script: `work; h=$(git rev-parse HEAD:work.txt); o=$(echo lies | git hash-object -w --stdin); path() { echo .git/objects/$(echo $1 | cut -c1-2)/$(echo $1 | cut -c3-); }
 		rm -f $(path $h); cp $(path $o) $(path $h)`},
 	{name: "other content under a base object's id", script: `work; h=$(git rev-parse HEAD:README.md); o=$(echo lies | git hash-object -w --stdin); path() { echo .git/objects/$(echo $1 | cut -c1-2)/$(echo $1 | cut -c3-); }
 		mkdir -p $(dirname $(path $h)); cp $(path $o) $(path $h)`},
-	{name: "promisor that runs a command for a missing object", want: manager.RuntimeError, script: `work; h=$(git rev-parse HEAD:work.txt); rm -f .git/objects/$(echo $h | cut -c1-2)/$(echo $h | cut -c3-)
+	{name: "promisor that runs a command for a missing object", want: manager.AgentFailed, script: `work; h=$(git rev-parse HEAD:work.txt); rm -f .git/objects/$(echo $h | cut -c1-2)/$(echo $h | cut -c3-)
 		git config core.repositoryFormatVersion 1; git config extensions.partialClone p; git config remote.p.url "ext::touch $MARK"; git config remote.p.promisor true; git config protocol.ext.allow always
 		git cat-file -p $h 2>/dev/null || :; live`},
 	{name: "unknown formats", script: `work; mkdir .git/reftable; echo garbage >.git/reftable/tables.list; printf '[core]\n\trepositoryFormatVersion = 1\n[extensions]\n\trefStorage = reftable\n\tnoSuch = true\n' >>.git/config; not git status 2>/dev/null`},

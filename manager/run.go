@@ -465,7 +465,7 @@ func (r *run) takeWork(res sandbox.Result) {
 		if len(u.Refs)+u.Stashes+u.DirtyCount > 0 {
 			r.out.Unpublished = &u
 		}
-		r.out.Notes = append(r.out.Notes, w.Problems...)
+		r.out.Notes = append(r.out.Notes, slices.DeleteFunc(w.Problems, func(p string) bool { return slices.Contains(r.out.Notes, p) })...) // another try says it again
 	case !errors.Is(err, os.ErrNotExist):
 		r.out.Notes = append(r.out.Notes, "work summary: "+err.Error())
 	}

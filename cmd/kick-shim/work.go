@@ -199,8 +199,8 @@ func (c *collector) look() {
 		c.whole = true
 		return
 	}
-	c.whole = c.sum.partial
 	c.ask(c.view)
+	c.whole = c.whole || c.sum.partial
 }
 
 // ask asks git everything that the summary needs. The usual kick, a clean tree
@@ -226,6 +226,22 @@ func (c *collector) ask(v *view) {
 		rest = append(rest, r)
 	}
 	c.rest = v.startRest(rest, &c.sum)
+	if c.final != nil {
+		c.checkFinal()
+	}
+}
+
+// checkFinal takes commits that git cannot read to the ground for what a broken
+// repository has: no later try would make a bundle of them. What may be otherwise
+// the next time, such as a git that took too long, the bundle's end says.
+func (c *collector) checkFinal() {
+	err := c.final.begun()
+	if err == nil || !c.final.refused() {
+		return
+	}
+	c.sum.problem("read the commits: %v; the whole work tree is archived instead, and the repository as %s", err, keptRepository)
+	c.final = nil
+	c.sum.Head, c.sum.Commits, c.sum.partial = "", 0, true
 }
 
 // uncommitted notes the uncommitted changes and makes a commit of them.

@@ -42,7 +42,7 @@ func (c *collector) sendArchive() error {
 			return err
 		}
 		if a.left > 0 {
-			return fmt.Errorf("%d paths are left out, the first is %q: unreadable, too large, too deep, or neither file, link nor directory", a.left, clip(a.first, 200))
+			return fmt.Errorf("%d paths are left out, the first is %q: unreadable, too large or too deep", a.left, clip(a.first, 200))
 		}
 		return nil
 	})
@@ -149,7 +149,7 @@ func (a *archive) add(dir *os.Root, name, full string, depth int) error {
 		defer sub.Close()
 		return a.children(sub, full+"/", depth+1)
 	default:
-		return a.leave(full) // a device, FIFO or socket has no content
+		return nil // a device, FIFO or socket has no content, so nothing is lost
 	}
 }
 

@@ -102,6 +102,13 @@ func (b *bundle) wait() error {
 	return b.err
 }
 
+// refused tells whether git ended by itself since it could not read an object,
+// and would again.
+func (b *bundle) refused() bool {
+	s := b.cmd.ProcessState
+	return s != nil && s.ExitCode() > 0 && !strings.Contains(strings.ToLower(b.words.String()), "out of memory")
+}
+
 // close ends a bundle, whether or not it was sent.
 func (b *bundle) close() {
 	if b != nil && !b.waited {
@@ -122,20 +129,23 @@ func (v *view) startRest(refs []ref, sum *work) *bundle {
 		return b
 	}
 	if len(refs) > maxListed {
-		sum.problem("bundle the other refs: %v", err)
+		sum.problem("bundle the other refs: %v; the repository is kept as %s", err, keptRepository)
+		sum.partial = true
 		return nil
 	}
 	var whole []ref
 	for _, r := range refs {
 		in := strings.NewReader("^" + v.base + "\n" + r.oid + "\n")
 		if err := v.ask(in, io.Discard, "rev-list", "--objects", "--quiet", "--stdin"); err != nil {
-			sum.problem("bundle %s: %v", clip(r.name, 200), err)
+			sum.problem("bundle %s: %v; the repository is kept as %s", clip(r.name, 200), err, keptRepository)
+			sum.partial = true
 			continue
 		}
 		whole = append(whole, r)
 	}
 	if len(whole) == 0 || len(whole) == len(refs) {
-		sum.problem("bundle the other refs: %v", err)
+		sum.problem("bundle the other refs: %v; the repository is kept as %s", err, keptRepository)
+		sum.partial = true
 		return nil
 	}
 	return v.startBundle(whole)

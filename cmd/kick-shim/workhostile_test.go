@@ -153,11 +153,11 @@ func TestCollectGarbage(t *testing.T) {
 		{"objects are gone", func(ws repo) {
 			must(ws.t, os.RemoveAll(filepath.Join(ws.dir, ".git/objects")))
 			must(ws.t, os.Mkdir(filepath.Join(ws.dir, ".git/objects"), 0o755))
-		}, "bad object", "work.json final.bundle dirty.tar"},
+		}, "bad object", "work.json dirty.tar"},
 		{"garbage in HEAD", func(ws repo) { ws.write(".git/HEAD", "\x00\xff garbage") }, "HEAD names neither a commit nor a branch", "work.json rest.bundle dirty.tar"},
 		{"HEAD is a FIFO", func(ws repo) { fifo(ws, ".git/HEAD") }, ".git/HEAD is not a regular file", "work.json rest.bundle dirty.tar"},
 		{"HEAD leads out", func(ws repo) { ws.write(".git/HEAD", "ref: refs/heads/../../../../etc/passwd\n") }, "HEAD names neither", "work.json rest.bundle dirty.tar"},
-		{"HEAD names a missing object", func(ws repo) { ws.write(".git/HEAD", strings.Repeat("4", 40)+"\n") }, strings.Repeat("4", 40), "work.json final.bundle rest.bundle dirty.tar"},
+		{"HEAD names a missing object", func(ws repo) { ws.write(".git/HEAD", strings.Repeat("4", 40)+"\n") }, strings.Repeat("4", 40), "work.json rest.bundle dirty.tar"},
 		{"garbage index", func(ws repo) { ws.write(".git/index", "garbage") }, "index file", "work.json final.bundle rest.bundle dirty.tar"},
 		{"index is a FIFO", func(ws repo) { fifo(ws, ".git/index") }, ".git/index is not a regular file", "work.json final.bundle rest.bundle dirty.tar"},
 		{"index is huge", func(ws repo) { must(ws.t, os.Truncate(filepath.Join(ws.dir, ".git/index"), 1<<40)) }, ".git/index has 1099511627776 bytes", "work.json final.bundle rest.bundle dirty.tar"},
@@ -291,7 +291,7 @@ func TestCollectOddFiles(t *testing.T) {
 	if content["fine.txt"] != "fine\n" || content[deep+"x"] != "deep\n" {
 		t.Errorf("archive has %q", names)
 	}
-	if broken := r.get(dirtyArchive).broken; !strings.Contains(broken, "2 paths are left out") {
+	if broken := r.get(dirtyArchive).broken; !strings.Contains(broken, "1 paths are left out") {
 		t.Errorf("the archive does not say what it lacks: %q", broken)
 	}
 	if got := strings.Join(r.work.Problems, ""); !strings.Contains(got, "2 uncommitted files cannot be read") {
@@ -354,6 +354,11 @@ func TestCollectUnreadable(t *testing.T) {
 	}
 }
 
+// breakObject defines what takes an object away, or writes another text over it.
+const breakObject = `path() { git rev-parse "$1" | sed 's#^..#.git/objects/&/#'; }
+	lose() { rm -f "$(path "$1")"; }
+	spoil() { f=$(path "$1"); chmod +w "$f"; echo rubbish >"$f"; }`
+
 // A repository that git cannot read may hold the only copy of a commit.
 func TestCollectKeepsBrokenRepository(t *testing.T) {
 	t.Parallel()
@@ -363,6 +368,11 @@ func TestCollectKeepsBrokenRepository(t *testing.T) {
 		"no objects": "mv .git/objects .git/things",
 		"too many refs": `git checkout -q --detach HEAD~1; head=$(cat .git/HEAD); i=0
 			while [ $i -lt 20001 ]; do echo "$head refs/heads/a$i"; i=$((i+1)); done >.git/packed-refs`,
+		"a missing file":      breakObject + "; lose HEAD:mine.txt",
+		"a missing tree":      breakObject + "; lose HEAD^{tree}",
+		"a file of rubbish":   breakObject + "; spoil HEAD:mine.txt",
+		"a tree of rubbish":   breakObject + "; spoil HEAD^{tree}",
+		"beside HEAD, a file": "git branch -q side; git reset -q --hard HEAD~1; " + breakObject + "; lose side:mine.txt",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -378,6 +388,9 @@ func TestCollectKeepsBrokenRepository(t *testing.T) {
 				t.Fatalf("%v\n%s", err, out)
 			}
 			r := collectIn(t, frame.Config{WorkDir: ws.dir, BaseOID: oid})
+			if strings.Contains(r.kinds(), finalBundle) {
+				t.Errorf("a bundle that no later try can make is sent: %s", r.kinds())
+			}
 			_, content := r.tar()
 			kept := slices.ContainsFunc(keys(content), func(n string) bool { return strings.HasSuffix(n, object) })
 			if !kept && r.get(dirtyArchive).broken == "" {

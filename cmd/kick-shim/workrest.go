@@ -93,7 +93,8 @@ func (v *view) candidates(mine map[string]bool) []cand {
 func (v *view) others(mine map[string]bool, sum *work) []ref {
 	cands, err := v.peel(v.candidates(mine), sum)
 	if err != nil {
-		sum.problem("look at the other refs: %v", err)
+		sum.problem("look at the other refs: %v; the repository is kept as %s", err, keptRepository)
+		sum.partial = true
 		return nil
 	}
 	if len(cands) == 0 {
