@@ -157,7 +157,8 @@ agents:
 curl -sS --max-time 30 -o /dev/null -w 'model %{http_code}\n' -H 'Content-Type: application/json' -d '{"model":"test-model","input":"x","stream":true}' $url
 curl -sS --max-time 30 -o /dev/null -w 'host %{http_code}\n' -x http://127.0.0.1:8378 http://example.com/
 for p in $(seq 20000 20003); do curl -sSk --max-time 20 -o /dev/null -w 'direct %{http_connect} %{http_code}\n' -x $HTTPS_PROXY https://gateway.kick.example:$p/ 2>/dev/null; done
-env | grep -i -e ca_ -e proxy | sort`
+env | grep -i proxy | sort
+echo authorities $(env | grep -e CA_BUNDLE -e SSL_ -e CAINFO -e EXTRA_CA)`
 	ask := func(from string) (o map[string]any, said string) {
 		cmd := u.command("run", "-o", "json", "--config", config(from), "--agent", "caller", "--policy", p.policy, "--repo", seedBare(t), "--publish", "none", "--", "sh", "-c", script)
 		cmd.Env = append(cmd.Env, keyVariable+"="+p.key)
@@ -166,7 +167,7 @@ env | grep -i -e ca_ -e proxy | sort`
 	o, said := ask("127.0.0.0/8")
 	id, _ := o["id"].(string)
 	log, _ := os.ReadFile(filepath.Join(u.dir, "state/kicks", id, "transcript.log"))
-	for _, want := range []string{"model 200\n", "host 403\n", "HTTPS_PROXY=http://127.0.0.1:3128\n", "NO_PROXY=127.0.0.1,"} {
+	for _, want := range []string{"model 200\n", "host 403\n", "HTTPS_PROXY=http://127.0.0.1:3128\n", "NO_PROXY=127.0.0.1,", "authorities\n"} {
 		if !strings.Contains(string(log), want) {
 			t.Fatalf("no %q in\n%s\n%s", want, log, said)
 		}
@@ -369,26 +370,34 @@ func watchPeak(pid int) <-chan int {
 	return peak
 }
 
-// TestOpenShellPage: the kick.yaml of docs/openshell.md is one that kick takes.
+// TestOpenShellPage: the kick.yaml of docs/openshell.md is one that kick takes, and so is
+// what it has for models, in its place.
 func TestOpenShellPage(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../docs/openshell.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(page), "```yaml\n")
-	block, _, ok := strings.Cut(rest, "```")
-	if !ok {
-		t.Fatal("the page has no kick.yaml")
+	blocks := strings.Split(string(page), "```yaml\n")
+	if len(blocks) != 3 {
+		t.Fatalf("the page has %d blocks of YAML", len(blocks)-1)
 	}
-	file := filepath.Join(t.TempDir(), "kick.yaml")
-	if err := os.WriteFile(file, []byte(block+"agents:\n  scanner: {sandbox: {enabled: true}}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	out := run(t, "", kick, "config", "show", "--config", file, "--resolved", "scanner")
-	for _, want := range []string{"sandbox.openshell.endpoint", "https://openshell.example:8080", "sandbox.openshell.telemetry_off", "/run/kick/openshell-token"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("it has no %s:\n%s", want, out)
+	whole, _, _ := strings.Cut(blocks[1], "```")
+	models, _, _ := strings.Cut(blocks[2], "```")
+	_, models, _ = strings.Cut(models, "  openshell:\n") // beside the other keys
+	for block, wants := range map[string][]string{
+		whole: {"sandbox.openshell.endpoint", "https://openshell.example:8080", "sandbox.openshell.telemetry_off", "/run/kick/openshell-token"},
+		strings.ReplaceAll(whole, "    inference: true\n", models): {"kick.example.internal:8377-8392", "10.244.0.0/16"},
+	} {
+		file := filepath.Join(t.TempDir(), "kick.yaml")
+		if err := os.WriteFile(file, []byte(block+"agents:\n  scanner: {sandbox: {enabled: true}}\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out := run(t, "", kick, "config", "show", "--config", file, "--resolved", "scanner")
+		for _, want := range wants {
+			if !strings.Contains(out, want) {
+				t.Errorf("it has no %s:\n%s", want, out)
+			}
 		}
 	}
 }
