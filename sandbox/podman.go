@@ -189,6 +189,9 @@ func (l *Podman) newBox(ctx context.Context, spec LaunchSpec, mode frame.Mode) (
 	if err != nil {
 		return nil, err
 	}
+	if err := l.remember(); err != nil {
+		return nil, &Error{Kind: ErrRuntime, Op: "note the service for a later kick gc", Err: err, Remedy: "kick needs a directory of its own that it can write, see --state-dir"}
+	}
 	image, err := l.image(ctx, spec.Image)
 	if err != nil {
 		return nil, err
@@ -255,14 +258,12 @@ func (l *Podman) install() (*installed, error) {
 	if f.info, err = os.Lstat(f.shim); err != nil {
 		return fail(err)
 	}
-	if err := l.remember(); err != nil {
-		return fail(err)
-	}
 	l.installed = f
 	return f, nil
 }
 
-// remember notes for a later reaper which service this is.
+// remember notes for a later reaper which service this is. What is not a service of
+// this user's has no container of kick's, and a reaper could never ask it.
 func (l *Podman) remember() error {
 	return remember(filepath.Join(l.config.Dir, "services"), PodmanChoice{Socket: l.config.Socket})
 }

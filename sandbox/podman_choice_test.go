@@ -2,7 +2,11 @@ package sandbox
 
 import (
 	"errors"
+	"io"
+	"net"
+	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -104,6 +108,29 @@ func TestPodmanWith(t *testing.T) {
 		if !errors.Is(err, ErrSpec) || res.Reason != ReasonStartFailed {
 			t.Errorf("%+v: %v, %s", bad, err, res.Reason)
 		}
+	}
+}
+
+// TestPodmanForgetsWhatIsNoService: a reaper that asked such a socket ever after would fail every time.
+func TestPodmanForgetsWhatIsNoService(t *testing.T) {
+	dir := t.TempDir()
+	socket := filepath.Join(dir, "other.sock")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := &http.Server{Handler: http.NotFoundHandler()}
+	go func() { _ = other.Serve(listener) }() // until it is closed
+	t.Cleanup(func() { other.Close() })
+	l, err := NewPodman(PodmanConfig{Dir: dir, PodmanChoice: PodmanChoice{Socket: socket}, Shim: func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("shim")), nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Run(t.Context(), LaunchSpec{ID: kickid.New(), Image: "x", Command: []string{"true"}}); err == nil || !strings.Contains(err.Error(), socket) {
+		t.Fatalf("error %v, want one of the socket", err)
+	}
+	if notes, err := remembered[PodmanChoice](filepath.Join(dir, "services")); err != nil || len(notes) > 0 {
+		t.Errorf("remembered %v, %v", notes, err)
 	}
 }
 
