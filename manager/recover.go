@@ -88,8 +88,7 @@ func (s *State) unsalvaged(o Outcome) bool {
 	if len(o.Missing) == 0 {
 		return false
 	}
-	_, err := os.Lstat(filepath.Join(s.workOf(o.ID), ".git"))
-	return err == nil
+	return exists(filepath.Join(s.workOf(o.ID), ".git"))
 }
 
 // nextFor is what can be done about the work of a kick that is missing.
@@ -97,7 +96,15 @@ func (s *State) nextFor(o Outcome) string {
 	if s.unsalvaged(o) {
 		return "`kick salvage " + o.ID + "` tries again"
 	}
+	if work := s.workOf(o.ID); len(o.Missing) > 0 && exists(work) {
+		return "it is not a repository any more, so take what you need from " + work
+	}
 	return "nothing has it any more, and what had come before is kept"
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
 }
 
 // workOf is where a kick's live workspace is or was.

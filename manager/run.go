@@ -477,7 +477,7 @@ func (r *run) takeWork(res sandbox.Result) {
 		}
 	}
 	if len(res.Missing) > 0 && !r.lost && r.req.Runtime != openShellRuntime { // where nothing is left of it, nothing can be tried again
-		r.out.Notes = append(r.out.Notes, leftInPlace+": `kick salvage "+r.k.ID+"` tries again")
+		r.out.Notes = append(r.out.Notes, leftInPlace+": "+r.m.State.nextFor(Outcome{ID: r.k.ID, Missing: res.Missing}))
 		return
 	}
 	r.removal = make(chan error, 1)

@@ -45,7 +45,8 @@ In a git checkout, --repo defaults to its origin and --base to its branch. A
 checkout without a remote is its own forge: the result is a local branch.
 
 The agent's prompt lies in .hive/kick-prompt.txt in its working directory. Steps
-and the agent's output go to stderr, the result to stdout.
+and the agent's output go to stderr, the result to stdout; with -o json the
+agent's output is in "kick logs" alone.
 
 Exit codes: 0 published, 1 base not fetched or a fault of this host, 2 usage,
 10 nothing to publish, 11 agent failed, 12 timed out, 13 refused, 14 isolation
