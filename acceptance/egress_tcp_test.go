@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/kickhq/kick/egress"
 	"github.com/kickhq/kick/internal/agents"
 	"github.com/kickhq/kick/internal/kickid"
+	"github.com/kickhq/kick/manager"
 	"github.com/kickhq/kick/sandbox"
 )
 
@@ -167,4 +169,20 @@ func embedded(t *testing.T) *sandbox.Embedded {
 	}
 	t.Cleanup(func() { launcher.Close() })
 	return launcher
+}
+
+// TestNoGateway: a sandbox that is to have a gateway, and no address to have it at, is a
+// mistake that is named.
+func TestNoGateway(t *testing.T) {
+	t.Parallel()
+	for address, want := range map[string]string{"": "no address and port", "nonsense": "nonsense"} {
+		dir := t.TempDir()
+		cmd := exec.Command(kick, "run", "--state-dir", filepath.Join(dir, "state"), "-o", "json", "--repo", seedBare(t), "--publish", "branch",
+			"--runtime", "kubernetes", "--image", "localhost/none", "--gateway", address, "--", "true")
+		cmd.Dir, cmd.Env = dir, []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + dir}
+		o, _ := objectOf(t, cmd)
+		if said, _ := o["error"].(string); o["outcome"] != string(manager.Usage) || !strings.Contains(said, want) || !strings.Contains(said, "--gateway") {
+			t.Errorf("gateway %q: %v: %v", address, o["outcome"], o["error"])
+		}
+	}
 }

@@ -14,15 +14,15 @@ import (
 )
 
 // openGateway opens the kick's own egress gateway, if its sandbox is to have one, and
-// leads the sandbox there. done is called after the run, with whether the agent's
+// leads the sandbox there. The function is called after the run, with whether the agent's
 // command started; the gateway may be closed before.
-func (r *run) openGateway(ctx context.Context, spec *sandbox.LaunchSpec) (_ *egress.Gateway, done func(started bool), err error) {
+func (r *run) openGateway(ctx context.Context, spec *sandbox.LaunchSpec) (_ *egress.Gateway, _ func(started bool), err error) {
 	own, other := r.req.OpenShell, r.req.Runtime == openShellRuntime
 	if spec.Network == sandbox.NetworkNone || other && own.Gateway == "" {
 		return nil, func(bool) {}, nil
 	}
 	var ends []func(started bool) // in the order in which things were opened
-	done = func(started bool) {
+	done := func(started bool) {
 		for i := range ends {
 			ends[len(ends)-1-i](started)
 		}
