@@ -185,8 +185,10 @@ func (r *run) salvage(ctx context.Context, entries []Entry) error {
 	if err != nil {
 		return fmt.Errorf("salvage kick %s: %w", r.k.ID, err)
 	}
-	if r.lost = res.Reason == sandbox.ReasonLost; r.lost && !slices.ContainsFunc(entries, func(e Entry) bool { return e.Event == agentStarted }) {
-		res.Missing = nil // there was none
+	_, started := field(entries, agentStarted, "")
+	_, bundled := field(entries, workBundled, "")
+	if r.lost = res.Reason == sandbox.ReasonLost; r.lost && (!started || bundled) {
+		res.Missing = nil // there was none, or all of it had come
 	}
 	r.out.Missing = res.Missing
 	r.takeWork(res)
