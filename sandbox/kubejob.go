@@ -15,6 +15,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/kickhq/kick/internal/frame"
 	"github.com/kickhq/kick/internal/kube"
@@ -335,11 +336,14 @@ func (l *Kubernetes) newBox(ctx context.Context, spec LaunchSpec, mode frame.Mod
 // kubeError says what may help where the API server did not do what was asked.
 func kubeError(op string, err error) error {
 	if f, ok := kube.Forbidden(err); ok {
-		return &Error{Kind: ErrRuntime, Op: op, Err: err, Remedy: fmt.Sprintf("kick's account may not %s %s in namespace %s: give it a Role with that verb (`kick manifests kubernetes` prints it)", f.Verb, f.Resource, f.Namespace)}
+		return &Error{Kind: ErrRuntime, Op: op, Err: err, Remedy: fmt.Sprintf("kick's account may not %s %s in namespace %s: give it a Role with that verb there (`kick manifests kubernetes` prints it), or name the namespace where it has one", f.Verb, f.Resource, f.Namespace)}
 	}
 	remedy := ""
 	if kube.Transient(err) {
 		remedy = "See whether the API server works: kubectl get --raw /readyz"
+	}
+	if apierrors.IsUnauthorized(err) {
+		remedy = "The token or certificate in the kubeconfig does not hold, or no more: make another, as by kubectl create token"
 	}
 	if strings.Contains(err.Error(), "not found") && strings.Contains(err.Error(), "namespaces") {
 		remedy = "Make the namespace: `kick manifests kubernetes` prints it"

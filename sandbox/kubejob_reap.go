@@ -84,12 +84,19 @@ func (l *Kubernetes) remember() error {
 	})
 }
 
+// kubeLook is how long a reaper waits for what a cluster has. Each kick waits for the
+// reaper in the end, and a cluster that was used once may be there no more; an API
+// server that restarts is back in 20 s.
+const kubeLook = 20 * time.Second
+
 func (l *Kubernetes) reap(ctx context.Context) ([]string, error) {
 	l, err := l.open()
 	if err != nil {
 		return nil, err
 	}
-	all, err := l.objects(ctx)
+	looking, cancel := context.WithTimeout(ctx, kubeLook)
+	defer cancel()
+	all, err := l.objects(looking)
 	if err != nil {
 		return nil, err
 	}

@@ -75,6 +75,9 @@ func Load(w Where) (config *rest.Config, namespace string, err error) {
 	if namespace, _, err = c.Namespace(); err == nil {
 		config, err = c.ClientConfig()
 	}
+	if clientcmd.IsEmptyConfig(err) {
+		err = errors.New("there is no kubeconfig, and this is no pod with an account")
+	}
 	return config, namespace, err
 }
 

@@ -369,6 +369,12 @@ func kubernetes(req *manager.Request, o Options) error {
 		}
 		*own = abs
 	}
+	if file := os.Getenv("KUBECONFIG"); req.Runtime == "kubernetes" && k.Kubeconfig == "" && file != "" && len(filepath.SplitList(file)) == 1 {
+		var err error // as one from another environment does
+		if k.Kubeconfig, err = filepath.Abs(file); err != nil {
+			return fmt.Errorf("KUBECONFIG %s: %w", file, err)
+		}
+	}
 	for _, f := range []struct {
 		flag string
 		dst  *string
