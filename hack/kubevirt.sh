@@ -42,10 +42,10 @@ image() {
   [ "$(id -u)" = 0 ] || die "the files of an image are root's: run this as root"
   mkdir -p "$cache"
   layout=$cache/kick-machine
-  "${KICK:-$root/bin/kick}" image build --package openssh-server --package busybox-static --package linux-image-cloud-amd64 \
+  "${KICK:-$root/bin/kick}" image build --package openssh-server --package busybox-static --package cloud-init --package mount --package linux-image-cloud-amd64 \
     --name localhost/kick-machine:latest --out "$layout" -o json >/dev/null
   digest=$(grep -o 'sha256:[0-9a-f]*' "$layout/index.json" | head -n 1)
-  dir=$cache/machine-$({ echo "$digest"; declare -f make_image make_initrd machine_init machine_sshd initrd_init; } | sha256sum | cut -c1-12)
+  dir=$cache/machine-$({ echo "$digest"; declare -f make_image make_initrd machine_init machine_shutdown machine_sshd machine_cloud initrd_init; } | sha256sum | cut -c1-12)
   if [ ! -d "$dir" ]; then
     new=$(mktemp -d "$cache/machine-new-XXXXXX")
     # shellcheck disable=SC2064 # the directory as it is now
@@ -73,7 +73,9 @@ make_image() {
   make_initrd "$tree" "$version" "$dir"
   rm -rf "$tree/boot"
   machine_init >"$tree/usr/sbin/init"
-  chmod 755 "$tree/usr/sbin/init"
+  machine_shutdown >"$tree/usr/sbin/shutdown"
+  chmod 755 "$tree/usr/sbin/init" "$tree/usr/sbin/shutdown"
+  machine_cloud >"$tree/etc/cloud/cloud.cfg.d/99-kick.cfg"
   machine_sshd >"$tree/etc/ssh/sshd_config"
   echo 'sshd:x:100:65534::/run/sshd:/usr/sbin/nologin' >>"$tree/etc/passwd"
   echo machine >"$tree/etc/hostname"
@@ -133,6 +135,16 @@ busybox ip link set lo up
 busybox ip link set eth0 up
 busybox ip addr add 10.0.2.15/24 dev eth0
 busybox ip route add default via 10.0.2.2
+if busybox findfs LABEL=cidata >/dev/null 2>&1; then
+  # What systemd would do before it starts sshd, and after.
+  cloud-init init --local >/dev/console 2>&1
+  cloud-init init >/dev/console 2>&1
+  ln -s /etc/ssh/ssh_host_ed25519_key /run/ssh_host_ed25519_key
+  ln -s /home/agent/.ssh/authorized_keys /run/authorized_keys
+  (cloud-init modules --mode=config; cloud-init modules --mode=final) >/dev/console 2>&1 &
+  /usr/sbin/sshd -D -e </dev/null 2>/dev/console
+  exit
+fi
 for s in /sys/block/vd*/serial; do
   if [ "$(cat "$s")" = kick-keys ]; then
     d=${s#/sys/block/}
@@ -150,8 +162,27 @@ busybox umount /run/keys
 END
 }
 
+# machine_shutdown is what cloud-init asks for a power-off later, as systemd's is.
+machine_shutdown() {
+  cat <<'END'
+#!/bin/sh
+[ "$1" = -P ] && minutes=${2#+} || exit 1
+echo "off in $minutes minutes" >/dev/console
+(busybox sleep "$((minutes * 60))"; busybox poweroff -f) </dev/null >/dev/null 2>&1 &
+END
+}
+
+# machine_cloud has cloud-init look at its disk alone, and leave the network.
+machine_cloud() {
+  cat <<'END'
+datasource_list: [NoCloud]
+network: {config: disabled}
+END
+}
+
 machine_sshd() {
   cat <<'END'
+Include /etc/ssh/sshd_config.d/*.conf
 HostKey /run/ssh_host_ed25519_key
 AuthorizedKeysFile /run/authorized_keys
 AllowUsers agent

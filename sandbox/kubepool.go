@@ -45,7 +45,7 @@ type kubeClaim[T any] struct {
 	labels      map[string]string
 	annotations map[string]string
 	lifetime    time.Duration           // from now on
-	spec        func(*T) map[string]any // what of the specification is changed with that
+	spec        func(*T) map[string]any // what of the specification is changed with that; nil: nothing
 	remove      func(*T) error          // ends what a dead kick of this id has left
 }
 
@@ -53,7 +53,7 @@ type kubeClaim[T any] struct {
 var errNoStandby = errors.New("none was ready")
 
 // errNoShape is a pool whose standbys are all made as something else.
-var errNoShape = errors.New("its pods have another image, shim or limits")
+var errNoShape = errors.New("its sandboxes have another image, shim, limits or keys")
 
 // claim makes one standby the kick's own. If none is ready it waits, at most so
 // long.
@@ -154,12 +154,12 @@ func (p *kubePool[T]) take(ctx context.Context, t *T, c kubeClaim[T]) (*T, error
 	}
 	annotations := maps.Clone(c.annotations)
 	annotations[jobLifetime] = (max(p.client.Now().Sub(m.CreationTimestamp.Time), 0) + c.lifetime).String()
-	patch := map[string]any{
-		"metadata": map[string]any{
-			"resourceVersion": m.ResourceVersion, "ownerReferences": nil,
-			"labels": labels, "annotations": annotations,
-		},
-		"spec": c.spec(t),
+	patch := map[string]any{"metadata": map[string]any{
+		"resourceVersion": m.ResourceVersion, "ownerReferences": nil,
+		"labels": labels, "annotations": annotations,
+	}}
+	if c.spec != nil {
+		patch["spec"] = c.spec(t)
 	}
 	// Whether it was taken has to be known: nobody else would end it soon.
 	return kube.Patch[T](context.WithoutCancel(ctx), p.client, p.resource, p.namespace, m.Name, patch)

@@ -192,7 +192,7 @@ func TestKubePoolCold(t *testing.T) {
 		change func(*sandbox.LaunchSpec)
 		engine string
 	}{
-		"limits": {"cold-limits", func(s *sandbox.LaunchSpec) { s.Limits.Memory = 1 << 30 }, "a Job, since of pool agents its pods have another image, shim or limits"},
+		"limits": {"cold-limits", func(s *sandbox.LaunchSpec) { s.Limits.Memory = 1 << 30 }, "a Job, since of pool agents its sandboxes have another image, shim, limits or keys"},
 		"fits":   {"cold-fits", func(*sandbox.LaunchSpec) {}, "a pod of pool agents"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/kickhq/kick/internal/frame"
@@ -65,6 +67,16 @@ type KubeVirtChoice struct {
 	Tolerations   []Toleration      `json:"tolerations,omitempty"`
 	PriorityClass string            `json:"priorityClass,omitempty"`
 	PullSecret    string            `json:"pullSecret,omitempty"`
+	// Keys is how a machine learns whom it lets in: one of KubeVirtKeys. Empty: the
+	// first.
+	Keys string `json:"keys,omitempty"`
+	// Pool is the name of a pool of machines that stand by (Standbys). A kick whose
+	// machine would be made as those are takes one of them, and else has one made.
+	// Empty: every kick has one made.
+	Pool string `json:"pool,omitempty"`
+	// PoolWait is how long a kick waits for a machine of the pool when none is ready,
+	// before it has one made. Default: not at all.
+	PoolWait time.Duration `json:"poolWait,omitempty"`
 	// Canaries are addresses, HOST:PORT, which a machine reaches unless a
 	// NetworkPolicy keeps it from that; it must not. Empty: the API server's.
 	Canaries []string `json:"canaries,omitempty"`
@@ -110,7 +122,7 @@ func (l *KubeVirt) Run(ctx context.Context, spec LaunchSpec) (Result, error) {
 }
 
 // errMachineGone is an orphan that is not there any more.
-var errMachineGone = errors.New("its machine is gone, and nothing else had the work")
+var errMachineGone = errors.New("its machine has no work of it, and nothing else had it")
 
 func (l *KubeVirt) isolation() Isolation { return Isolation{Runtime: "kubevirt"} }
 
@@ -123,6 +135,9 @@ func (l *KubeVirt) check(s *LaunchSpec) error {
 	}
 	if s.Limits.CPUs != float64(int(s.Limits.CPUs)) {
 		return specError("CPU limit", fmt.Errorf("%v", s.Limits.CPUs), "A machine has whole processors: use a whole number")
+	}
+	if l.config.Keys != "" && !slices.Contains(KubeVirtKeys, l.config.Keys) {
+		return specError("keys of a machine", fmt.Errorf("%q", l.config.Keys), "Use one of "+strings.Join(KubeVirtKeys, ", "))
 	}
 	return wantSocket(s.Egress)
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -32,6 +33,7 @@ type kubeVirtBox struct {
 	mode     frame.Mode
 	plan     *kubeVirtPlan
 	adopted  *kubevirtapi.Instance // what a dead process has left, in CollectMode
+	cold     string                // why it has no machine of the pool, if there is one
 
 	eye       *machineEye
 	guest     guest
@@ -54,7 +56,8 @@ func (b *kubeVirtBox) start(ctx context.Context, dog *watchdog) (_ line, err err
 	b.words.max = 4 << 10
 	defer func() {
 		if err != nil && b.eye != nil {
-			if b.adopted == nil { // another one's has its work still
+			// Another one's may have its work still.
+			if b.adopted == nil || errors.Is(err, errMachineGone) {
 				err = errors.Join(err, b.eye.remove())
 			}
 			b.eye.close()
@@ -64,7 +67,7 @@ func (b *kubeVirtBox) start(ctx context.Context, dog *watchdog) (_ line, err err
 		return line{}, err
 	}
 	uid := b.eye.object.uid
-	b.guest = guest{user: b.launcher.config.User, keys: b.launcher.keysOf(uid), dial: func(ctx context.Context) (net.Conn, error) {
+	b.guest = guest{user: b.launcher.config.User, keys: b.launcher.keysFor(b.eye.instance()), dial: func(ctx context.Context) (net.Conn, error) {
 		return b.client.PortForward(ctx, kubevirtapi.Guests, b.launcher.config.Namespace, b.eye.object.name, machineSSH, kubevirtapi.Protocol)
 	}}
 	conn, err := b.enter(ctx)
@@ -74,7 +77,7 @@ func (b *kubeVirtBox) start(ctx context.Context, dog *watchdog) (_ line, err err
 	if b.adopted == nil {
 		err = b.enclose(ctx, conn)
 	} else {
-		b.dir, err = b.findDir(ctx, conn)
+		b.dir, err = b.findLeft(ctx, conn)
 	}
 	if err != nil {
 		return line{}, errors.Join(err, conn.Close())
@@ -104,6 +107,15 @@ func (b *kubeVirtBox) make(ctx context.Context) error {
 	}
 	start := rand.Text()
 	b.plan = newKubeVirtPlan(l.config, b.spec, b.mode, owner, start)
+	if l.config.Pool != "" {
+		claimed, err := b.fromPool(ctx, start)
+		if claimed != nil {
+			follow(claimed)
+		}
+		if claimed != nil || err != nil {
+			return err
+		}
+	}
 	name := b.plan.instance.Name
 	for {
 		made, err := kube.Create(ctx, b.client, kubevirtapi.Instances, l.config.Namespace, b.plan.instance, false)
@@ -128,7 +140,7 @@ func (b *kubeVirtBox) make(ctx context.Context) error {
 		follow(made)
 		break
 	}
-	secret, err := b.plan.secret(b.eye.object.uid, l.keysOf(b.eye.object.uid))
+	secret, err := b.plan.secret(b.eye.object.uid, l.keysFor(b.eye.instance()))
 	if err != nil {
 		return &Error{Kind: ErrRuntime, Op: "make the keys of the machine " + name, Err: err}
 	}
@@ -161,16 +173,15 @@ func (b *kubeVirtBox) removeOld(old *kubevirtapi.Instance, owner string) error {
 
 // find finds what a dead kick of this id has left.
 func (b *kubeVirtBox) find(ctx context.Context) error {
-	name := "kick-" + b.spec.ID
-	m, err := kube.Get[kubevirtapi.Instance](ctx, b.client, kubevirtapi.Instances, b.launcher.config.Namespace, name)
-	switch {
-	case apierrors.IsNotFound(err):
-		return &Error{Kind: ErrRuntime, Op: "collect the work of " + name, Err: errMachineGone, Remedy: "What had come back before is kept"}
-	case err != nil:
-		return b.failed(ctx, "look at the machine "+name, err)
-	case m.Labels[labelID] != b.spec.ID:
-		return &Error{Kind: ErrRuntime, Op: "collect the work of " + name, Err: errors.New("the machine of that name is not kick's")}
+	list, _, err := kube.List[kubevirtapi.Instance](ctx, b.client, kube.Selection{Resource: kubevirtapi.Instances, Namespace: b.launcher.config.Namespace, Labels: labelID + "=" + b.spec.ID})
+	if err != nil {
+		return b.failed(ctx, "look for the machine of "+b.spec.ID, err)
 	}
+	i := slices.IndexFunc(list, func(m kubevirtapi.Instance) bool { return ofKick(&m) })
+	if i < 0 {
+		return &Error{Kind: ErrRuntime, Op: "collect the work of " + b.spec.ID, Err: errMachineGone, Remedy: "What had come back before is kept"}
+	}
+	m := &list[i]
 	b.adopted = m
 	b.plan = newKubeVirtPlan(b.launcher.config, b.spec, b.mode, m.Labels[labelOwner], m.Annotations[jobStart])
 	return nil
@@ -214,6 +225,9 @@ func (b *kubeVirtBox) enter(ctx context.Context) (*guestConn, error) {
 		switch {
 		case blind != nil:
 			return nil, kubeError("watch the "+b.eye.object.String(), blind)
+		case b.adopted != nil && n.phase != kubeRunning:
+			// It has ended, or was never so far that something could run in it.
+			return fail(errMachineGone)
 		case n.phase == kubeEnded:
 			return fail(errEarlyEnd)
 		case n.phase == kubeRunning:
@@ -304,6 +318,19 @@ func enclosureError(err error) error {
 		}
 	}
 	return &Error{Kind: ErrRuntime, Op: "make the sandbox in the machine", Err: err, Remedy: "The machine's kernel must be Linux 5.12 or newer and let ordinary users make user namespaces"}
+}
+
+// findLeft is the same in a machine that a dead kick has left, if that had come so far
+// that there is a sandbox.
+func (b *kubeVirtBox) findLeft(ctx context.Context, conn *guestConn) (string, error) {
+	said, err := conn.command(ctx, "if [ -S "+b.spec.ID+"/line ]; then echo made; fi", nil)
+	switch {
+	case err != nil:
+		return "", &Error{Kind: ErrRuntime, Op: "look for the sandbox in the machine", Err: err, Remedy: "kick gc looks again"}
+	case len(said) == 0:
+		return "", &Error{Kind: ErrRuntime, Op: "look for the sandbox in the machine", Err: errMachineGone, Remedy: "What had come back before is kept"}
+	}
+	return b.findDir(ctx, conn)
 }
 
 // findDir is where this kick's files are in the machine.
@@ -481,6 +508,11 @@ func (b *kubeVirtBox) describe(r *Result) {
 	}
 	if kernel := strings.TrimSpace(b.machine.Shown["/proc/sys/kernel/osrelease"]); kernel != "" {
 		r.Isolation.Engine += ", a machine with Linux " + escaped(kernel)
+	}
+	if claimedMachine(b.eye.instance()) {
+		r.Isolation.Engine += ", of pool " + b.eye.instance().Labels[labelPool]
+	} else if b.cold != "" {
+		r.Isolation.Engine += ", " + b.cold
 	}
 }
 

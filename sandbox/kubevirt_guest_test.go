@@ -14,6 +14,10 @@ import (
 	"time"
 
 	"golang.org/x/crypto/ssh"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kickhq/kick/internal/kubevirtapi"
 )
 
 // newPair makes the keys of a machine that is nowhere.
@@ -288,7 +292,15 @@ func TestKubeVirtKeys(t *testing.T) {
 	t.Parallel()
 	one := &KubeVirt{cluster: &Kubernetes{kubeCluster: &kubeCluster{key: []byte("one")}}}
 	two := &KubeVirt{cluster: &Kubernetes{kubeCluster: &kubeCluster{key: []byte("two")}}}
-	a, again, b, c := one.keysOf("a"), one.keysOf("a"), one.keysOf("b"), two.keysOf("a")
+	made := func(uid string, labels map[string]string) *kubevirtapi.Instance {
+		return &kubevirtapi.Instance{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), Labels: labels}}
+	}
+	claimed := map[string]string{labelID: "k1", labelPool: "a"}
+	a, again, b, c := one.keysFor(made("a", nil)), one.keysFor(made("a", nil)), one.keysFor(made("b", nil)), two.keysFor(made("a", nil))
+	pool, other := one.keysFor(made("a", claimed)), one.keysFor(made("b", claimed))
+	if !pool.host.Equal(other.host) || pool.host.Equal(a.host) {
+		t.Error("the machines of a pool have other keys than the pool")
+	}
 	if !a.client.Equal(again.client) || !a.host.Equal(again.host) {
 		t.Error("the keys of one machine are not the same each time")
 	}

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"crypto/ed25519"
 	"encoding/pem"
 	"fmt"
@@ -30,6 +31,7 @@ type kubeVirtPlan struct {
 	limits   Limits // resolved: 0 means none
 	mode     frame.Mode
 	instance *kubevirtapi.Instance
+	standby  string // the Secret of its pool; empty: the machine is made for the kick
 }
 
 const (
@@ -75,6 +77,12 @@ func (p *kubeVirtPlan) lifetime() time.Duration {
 
 func (p *kubeVirtPlan) machine() kubevirtapi.InstanceSpec {
 	c := p.config
+	disk := kubevirtapi.Disk{Name: machineKeysDisk, Serial: machineKeys, Disk: kubevirtapi.DiskTarget{Bus: "virtio", ReadOnly: true}}
+	keys := kubevirtapi.Volume{Name: machineKeysDisk, Secret: &kubevirtapi.SecretVolume{SecretName: p.secretName()}}
+	if c.Keys == cloudInitKeys {
+		disk.Serial = ""
+		keys = kubevirtapi.Volume{Name: machineKeysDisk, CloudInit: &kubevirtapi.CloudInit{Secret: corev1.LocalObjectReference{Name: p.secretName()}}}
+	}
 	spec := kubevirtapi.InstanceSpec{
 		Domain: kubevirtapi.Domain{
 			CPU:    kubevirtapi.CPU{Cores: uint32(p.cores())},
@@ -82,7 +90,7 @@ func (p *kubeVirtPlan) machine() kubevirtapi.InstanceSpec {
 			Devices: kubevirtapi.Devices{
 				Disks: []kubevirtapi.Disk{
 					{Name: machineDisk, Disk: kubevirtapi.DiskTarget{Bus: "virtio"}},
-					{Name: machineKeysDisk, Serial: machineKeys, Disk: kubevirtapi.DiskTarget{Bus: "virtio", ReadOnly: true}},
+					disk,
 				},
 				// The guest's connections seem to come from its pod, and kick's to it
 				// from the node: nothing of the pod's network is the guest's own.
@@ -94,16 +102,20 @@ func (p *kubeVirtPlan) machine() kubevirtapi.InstanceSpec {
 		Networks: []kubevirtapi.Network{{Name: machineNetwork, Pod: &struct{}{}}},
 		Volumes: []kubevirtapi.Volume{
 			{Name: machineDisk, ContainerDisk: &kubevirtapi.ContainerDisk{Image: p.spec.Image, ImagePullPolicy: corev1.PullIfNotPresent, ImagePullSecret: c.PullSecret}},
-			{Name: machineKeysDisk, Secret: &kubevirtapi.SecretVolume{SecretName: p.secretName()}},
+			keys,
 		},
 		NodeSelector: c.NodeSelector, PriorityClassName: c.PriorityClass, Tolerations: tolerations(c.Tolerations),
 		// There is nothing to migrate to, and no goodbye that a machine would say.
 		EvictionStrategy: "None", TerminationGracePeriodSeconds: new(int64(0)),
 	}
+	if p.standby != "" {
+		// A pool's machine is ready when it lets somebody in, and not before.
+		spec.ReadinessProbe = &kubevirtapi.Probe{TCPSocket: kubevirtapi.Port{Port: machineSSH}, PeriodSeconds: 2}
+	}
 	return spec
 }
 
-func (p *kubeVirtPlan) secretName() string { return "kick-" + p.spec.ID }
+func (p *kubeVirtPlan) secretName() string { return cmp.Or(p.standby, "kick-"+p.spec.ID) }
 
 func (p *kubeVirtPlan) cores() int {
 	if p.limits.CPUs > 0 {
@@ -125,17 +137,27 @@ func (p *kubeVirtPlan) memory() int64 {
 // can come to what a dead one has left, and nobody else.
 type machineKeyPairs struct{ client, host ed25519.PrivateKey }
 
-// keysOf are the keys of the instance with a UID.
-func (l *KubeVirt) keysOf(uid string) machineKeyPairs {
+// keyPairs derives them from the key of the state, for the instance with a UID or for
+// all of a pool.
+func keyPairs(key []byte, of string) machineKeyPairs {
 	return machineKeyPairs{
-		client: ed25519.NewKeyFromSeed(deriveKey(l.cluster.key, "ssh client of "+uid)),
-		host:   ed25519.NewKeyFromSeed(deriveKey(l.cluster.key, "ssh host of "+uid)),
+		client: ed25519.NewKeyFromSeed(deriveKey(key, "ssh client of "+of)),
+		host:   ed25519.NewKeyFromSeed(deriveKey(key, "ssh host of "+of)),
 	}
 }
 
-// secret is what the machine starts with: whom it lets in, and who it is. Of kick's
-// own it has a public key alone.
+// secret is what the machine starts with, and goes with it.
 func (p *kubeVirtPlan) secret(uid string, keys machineKeyPairs) (*corev1.Secret, error) {
+	m := p.instance.ObjectMeta
+	return machineSecret(metav1.ObjectMeta{
+		Name: p.secretName(), Namespace: m.Namespace, Labels: maps.Clone(m.Labels),
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: kubevirtapi.InstanceType.APIVersion, Kind: kubevirtapi.InstanceType.Kind, Name: m.Name, UID: types.UID(uid)}},
+	}, p.config, keys, p.lifetime())
+}
+
+// machineSecret says whom a machine lets in, who it is, and how long it lives. Of
+// kick's own it has a public key alone.
+func machineSecret(m metav1.ObjectMeta, config KubeVirtConfig, keys machineKeyPairs, lifetime time.Duration) (*corev1.Secret, error) {
 	client, err := ssh.NewPublicKey(keys.client.Public())
 	if err != nil {
 		return nil, err
@@ -144,20 +166,23 @@ func (p *kubeVirtPlan) secret(uid string, keys machineKeyPairs) (*corev1.Secret,
 	if err != nil {
 		return nil, err
 	}
-	m := p.instance.ObjectMeta
-	labels := maps.Clone(m.Labels)
+	data := map[string][]byte{
+		fileAuthorized: fmt.Appendf(nil, "restrict,port-forwarding %s", ssh.MarshalAuthorizedKey(client)),
+		fileHostKey:    pem.EncodeToMemory(host),
+		fileLifetime:   fmt.Appendf(nil, "%d\n", int64(math.Ceil(lifetime.Seconds()))),
+	}
+	if config.Keys == cloudInitKeys {
+		user, err := cloudConfig(config.User, keys, data, lifetime)
+		if err != nil {
+			return nil, err
+		}
+		data = map[string][]byte{"userdata": user}
+	}
 	return &corev1.Secret{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
-		ObjectMeta: metav1.ObjectMeta{
-			Name: p.secretName(), Namespace: m.Namespace, Labels: labels,
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: kubevirtapi.InstanceType.APIVersion, Kind: kubevirtapi.InstanceType.Kind, Name: m.Name, UID: types.UID(uid)}},
-		},
-		Immutable: new(true),
-		Data: map[string][]byte{
-			fileAuthorized: fmt.Appendf(nil, "restrict,port-forwarding %s", ssh.MarshalAuthorizedKey(client)),
-			fileHostKey:    pem.EncodeToMemory(host),
-			fileLifetime:   fmt.Appendf(nil, "%d\n", int64(math.Ceil(p.lifetime().Seconds()))),
-		},
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+		ObjectMeta: m,
+		Immutable:  new(true),
+		Data:       data,
 	}, nil
 }
 

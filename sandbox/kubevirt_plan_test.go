@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -26,7 +27,7 @@ var kubeVirtCases = map[string]struct {
 	"everything": {
 		KubeVirtConfig{KubeVirtChoice: KubeVirtChoice{
 			Namespace: "machines", User: "worker", NodeSelector: map[string]string{"kvm": "yes"},
-			Tolerations: []Toleration{{Key: "agents", Value: "only", Effect: "NoSchedule"}}, PriorityClass: "kick-low", PullSecret: "registry",
+			Tolerations: []Toleration{{Key: "agents", Value: "only", Effect: "NoSchedule"}}, PriorityClass: "kick-low", PullSecret: "registry", Keys: cloudInitKeys,
 		}},
 		LaunchSpec{
 			Command: []string{"agent", "--secret-looking", "argument"}, Env: map[string]string{"HIDDEN_NAME": "hidden-content"}, Labels: map[string]string{"kick.dev/id": "k1"},
@@ -86,11 +87,11 @@ func TestKubeVirtPlan(t *testing.T) {
 func TestKubeVirtSecret(t *testing.T) {
 	t.Parallel()
 	keys := newPair(t)
-	s, err := kubeVirtCase("everything").secret("the-uid", keys)
+	s, err := kubeVirtCase("plain").secret("the-uid", keys)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(s.Data) != 3 || !strings.HasPrefix(string(s.Data[fileAuthorized]), "restrict,port-forwarding ssh-ed25519 ") || !bytes.Contains(s.Data[fileHostKey], []byte("OPENSSH PRIVATE KEY")) || string(s.Data[fileLifetime]) != "2050\n" {
+	if len(s.Data) != 3 || !strings.HasPrefix(string(s.Data[fileAuthorized]), "restrict,port-forwarding ssh-ed25519 ") || !bytes.Contains(s.Data[fileHostKey], []byte("OPENSSH PRIVATE KEY")) || string(s.Data[fileLifetime]) != "4150\n" {
 		t.Errorf("the machine is given %q", s.Data)
 	}
 	for name, content := range s.Data {
@@ -100,6 +101,68 @@ func TestKubeVirtSecret(t *testing.T) {
 	}
 	if o := s.OwnerReferences; len(o) != 1 || o[0].UID != "the-uid" || o[0].Name != "kick-k0123456789abc" || o[0].Kind != "VirtualMachineInstance" {
 		t.Errorf("it belongs to %+v", o)
+	}
+}
+
+// What cloud-init is told says the same, of a lifetime in minutes.
+func TestKubeVirtCloudConfig(t *testing.T) {
+	t.Parallel()
+	keys := newPair(t)
+	s, err := kubeVirtCase("everything").secret("the-uid", keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	said, isConfig := bytes.CutPrefix(s.Data["userdata"], []byte("#cloud-config\n"))
+	var c struct {
+		Users []struct {
+			Name string
+			Keys []string `json:"ssh_authorized_keys"`
+		}
+		Host map[string]string      `json:"ssh_keys"`
+		Off  struct{ Delay string } `json:"power_state"`
+	}
+	if err := json.Unmarshal(said, &c); err != nil || !isConfig || len(s.Data) != 1 {
+		t.Fatalf("%v: %s", err, s.Data)
+	}
+	if len(c.Users) != 1 || c.Users[0].Name != "worker" || len(c.Users[0].Keys) != 1 || !strings.HasPrefix(c.Users[0].Keys[0], "restrict,port-forwarding ssh-ed25519 ") ||
+		!strings.Contains(c.Host["ed25519_private"], "OPENSSH PRIVATE KEY") || !strings.HasPrefix(c.Host["ed25519_public"], "ssh-ed25519 ") || c.Off.Delay != "+35" {
+		t.Errorf("%+v", c)
+	}
+	if bytes.Contains(said, keys.client.Seed()) {
+		t.Error("it has kick's private key")
+	}
+}
+
+// A pool's machines are made as a kick's own, but for the Secret that all of them have,
+// and for the probe by which one is ready. Another state's have other keys, and so
+// another shape.
+func TestKubeVirtStandbys(t *testing.T) {
+	t.Parallel()
+	shape := map[string]bool{}
+	image := kubeVirtCase("plain").spec.Image
+	for _, limits := range []Limits{{}, {}, {Memory: 1 << 30}} {
+		l, err := NewKubeVirt(KubeVirtConfig{Shim: func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("shim")), nil }, Dir: t.TempDir(), KubeVirtChoice: KubeVirtChoice{Namespace: "machines", Pool: "agents"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		secret, set, err := l.Standbys(image, limits, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		labels := set.Spec.Template.Labels
+		shape[labels[labelShape]] = true
+		for k, v := range set.Spec.Selector.MatchLabels {
+			if labels[k] != v {
+				t.Errorf("the machines lack %s=%s, by which they are known", k, v)
+			}
+		}
+		m := set.Spec.Template.Spec
+		if set.Spec.Replicas != 2 || set.Name != "kick-pool-agents" || m.Volumes[1].Secret.SecretName != secret.Name || m.ReadinessProbe == nil || labels[labelNetwork] != string(NetworkNone) || string(secret.Data[fileLifetime]) != "172800\n" {
+			t.Errorf("%+v, %+v", set, secret)
+		}
+	}
+	if len(shape) != 3 {
+		t.Errorf("of three states there are %d shapes", len(shape))
 	}
 }
 

@@ -85,7 +85,7 @@ func (p *kubeVirtProver) object() {
 		return a.Name == b.Name && a.Serial == b.Serial
 	}))
 	differ("it has more or other volumes than asked for", !slices.EqualFunc(want.Volumes, got.Volumes, func(a, b kubevirtapi.Volume) bool {
-		return a.Name == b.Name && (a.ContainerDisk == nil) == (b.ContainerDisk == nil) && (a.Secret == nil) == (b.Secret == nil) &&
+		return a.Name == b.Name && (a.ContainerDisk == nil) == (b.ContainerDisk == nil) && (a.Secret == nil) == (b.Secret == nil) && (a.CloudInit == nil) == (b.CloudInit == nil) &&
 			(a.ContainerDisk == nil || b.ContainerDisk == nil || a.ContainerDisk.Image == b.ContainerDisk.Image)
 	}))
 	one := func(s kubevirtapi.InstanceSpec) bool {

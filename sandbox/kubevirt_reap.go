@@ -3,6 +3,13 @@ package sandbox
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/kickhq/kick/internal/kube"
 	"github.com/kickhq/kick/internal/kubevirtapi"
@@ -32,8 +39,63 @@ func (l *KubeVirt) Rights(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return l.cluster.rights(ctx, l.config.Namespace, KubeVirtRules)
+	return l.cluster.rights(ctx, l.config.Namespace, l.config.Rules())
 }
+
+// Rules is all that a launcher of this choice asks of the API server.
+func (c KubeVirtChoice) Rules() []KubernetesRule {
+	if c.Pool == "" {
+		return KubeVirtRules
+	}
+	return slices.Concat(KubeVirtRules, KubeVirtPoolRules)
+}
+
+// Served says what of KubeVirt there is in the cluster, with its version and, if the
+// account may look at nodes, how many have KVM.
+func (l *KubeVirt) Served(ctx context.Context) (string, error) {
+	l, err := l.open()
+	if err != nil {
+		return "", err
+	}
+	c := l.cluster.client
+	missing := func(what string, err error) (string, error) {
+		if !apierrors.IsNotFound(err) {
+			return "", kubeError("look for KubeVirt in the cluster", err)
+		}
+		return "", &Error{Kind: ErrRuntime, Op: "look for KubeVirt in the cluster", Err: fmt.Errorf("%s: %w", what, err), Remedy: "Install KubeVirt with version " + kubevirtapi.Version + " of its API: kubectl get kubevirt --all-namespaces"}
+	}
+	kinds, err := kube.Get[metav1.APIResourceList](ctx, c, kube.Resource{Group: kubevirtapi.Group, Version: kubevirtapi.Version}, "", "")
+	if err != nil {
+		return missing("there are no virtual machines", err)
+	}
+	if !slices.ContainsFunc(kinds.APIResources, func(r metav1.APIResource) bool { return r.Name == kubevirtapi.Instances.Name }) {
+		return missing("there are no "+kubevirtapi.Instances.Name, apierrors.NewNotFound(schema.GroupResource{Group: kubevirtapi.Group, Resource: kubevirtapi.Instances.Name}, kubevirtapi.Version))
+	}
+	version, err := kube.Get[kubeVirtVersion](ctx, c, kube.Resource{Group: kubevirtapi.SubresourceGroup, Version: kubevirtapi.Version, Name: "version"}, "", "")
+	if err != nil {
+		return missing("virt-api does not answer", err)
+	}
+	said := "KubeVirt " + escaped(version.GitVersion)
+	nodes, _, err := kube.List[corev1.Node](ctx, c, kube.Selection{Resource: kube.Resource{Version: "v1", Name: "nodes"}})
+	if err != nil {
+		return said + "; whether nodes have KVM, this account may not see", nil
+	}
+	kvm := 0
+	for _, n := range nodes {
+		if q := n.Status.Allocatable[kvmDevice]; !q.IsZero() {
+			kvm++
+		}
+	}
+	return fmt.Sprintf("%s; KVM on %d of %d nodes", said, kvm, len(nodes)), nil
+}
+
+// kubeVirtVersion is what virt-api says that it is.
+type kubeVirtVersion struct {
+	GitVersion string `json:"gitVersion"`
+}
+
+// kvmDevice is how a node tells of KVM, by KubeVirt's device plugin.
+const kvmDevice = "devices.kubevirt.io/kvm"
 
 // Reap implements Reaper, in all namespaces that this state has used. What is in a
 // machine, a later process of this state can still take while its kick's sandbox
@@ -65,7 +127,7 @@ func (l *KubeVirt) reap(ctx context.Context) ([]string, error) {
 	for i := range list {
 		m := &list[i]
 		o := objectOf(kubevirtapi.Instances, &m.ObjectMeta)
-		if !idForm.MatchString(o.id) || o.name != "kick-"+o.id {
+		if !ofKick(m) {
 			continue // not one that this launcher has made
 		}
 		ok, err := o.reap(here, l.cluster.client.Now(), machineNews(m).phase == kubeEnded, func() error {

@@ -57,7 +57,7 @@ func conditionsOf(s *kubevirtapi.InstanceStatus, kind string) string {
 
 // machineRemedies say what may help, by what KubeVirt and the events say.
 var machineRemedies = []struct{ text, remedy string }{
-	{"devices.kubevirt.io/kvm", "Use nodes with KVM, or let KubeVirt do without (useEmulation, slow)"},
+	{kvmDevice, "Use nodes with KVM, or let KubeVirt do without (useEmulation, slow)"},
 	{"Unschedulable", "See that a node has room for the machine's memory and its overhead"},
 	{"exceeded quota", "Wait for other kicks to end, or raise the ResourceQuota of the namespace"},
 	{"ImagePull", "Name an image that the node can pull, or give pull_secret"},

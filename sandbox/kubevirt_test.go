@@ -3,6 +3,7 @@ package sandbox_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -96,18 +97,29 @@ func (k *machineKick) name() string { return "kick-" + k.spec.ID }
 // start runs it beside the test, and returns when it has said "ready".
 func (k *machineKick) start(t *testing.T) (cancel func()) {
 	t.Helper()
+	cancel = k.begin(t)
+	k.await(t)
+	return cancel
+}
+
+func (k *machineKick) begin(t *testing.T) (cancel func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	go func() {
 		res, err := k.l.Run(ctx, k.spec)
 		k.end <- kubeEnd{res, err}
 	}()
+	return cancel
+}
+
+func (k *machineKick) await(t *testing.T) {
+	t.Helper()
 	select {
 	case <-k.out.seen:
 	case e := <-k.end:
 		t.Fatalf("the run ended too early: %s %s, %v\n%s", e.res.Reason, e.res.Detail, e.err, k.m.Console(k.m.n.Name, k.name()))
 	}
-	return cancel
 }
 
 // wait waits for the end, and holds the namespace to having nothing of the kick.
@@ -175,27 +187,33 @@ func TestKubeVirtRun(t *testing.T) {
 	}
 }
 
-// TestKubeVirtEnds: however a machine ends, the result says how, and nothing is left.
+// TestKubeVirtEnds: however a machine or what runs in it ends, the result says how, and
+// nothing is left.
 func TestKubeVirtEnds(t *testing.T) {
 	m := newMachines(t)
 	l := m.launcher(t)
-	const script = "echo ready; sleep 600"
+	const sleep = "echo ready; sleep 900"
 	for name, tt := range map[string]struct {
+		script string // empty: sleep
 		do     func(t *testing.T, k *machineKick, cancel func())
 		change func(*sandbox.LaunchSpec)
 		reason sandbox.Reason
 		words  string
+		kept   string // what of the work comes back
 	}{
 		"panic": {
 			do:     func(t *testing.T, k *machineKick, _ func()) { m.Panic(t, m.n.Name, k.name()) },
 			reason: sandbox.ReasonLost, words: "the machine has failed",
+		},
+		"power-off": {
+			do:     func(t *testing.T, k *machineKick, _ func()) { m.PowerOff(t, m.n.Name, k.name()) },
+			reason: sandbox.ReasonLost, words: "the machine has gone off",
 		},
 		"cancel": {
 			do:     func(_ *testing.T, _ *machineKick, cancel func()) { cancel() },
 			reason: sandbox.ReasonCancelled,
 		},
 		"timeout": {
-			do:     func(*testing.T, *machineKick, func()) {},
 			change: func(s *sandbox.LaunchSpec) { s.Limits.Wall = 5 * time.Second },
 			reason: sandbox.ReasonTimeout,
 		},
@@ -205,32 +223,57 @@ func TestKubeVirtEnds(t *testing.T) {
 			},
 			reason: sandbox.ReasonLost, words: "deleted by somebody else",
 		},
+		"disk limit": {
+			script: "echo ready; head -c 400M /dev/zero >big; sleep 900",
+			reason: sandbox.ReasonDiskLimit,
+		},
+		"memory limit": {
+			script: `echo ready; perl -e 'push @x, "x" x (1 << 20) while 1'`,
+			reason: sandbox.ReasonOutOfMemory,
+		},
+		// The machine's own disk is full before the command has reached its limit. The
+		// kernel tells the command, and its work comes back all the same.
+		"full disk": {
+			script: "echo precious >kept; echo ready; n=0; while fallocate -l 32M full$n; do n=$((n+1)); done; cat /dev/zero >rest; rm rest full*; exit 3",
+			change: func(s *sandbox.LaunchSpec) { s.Limits.Disk = 8 << 30 },
+			reason: sandbox.ReasonExited, kept: "precious",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			k := m.kick(t, l, script)
+			t.Parallel()
+			k := m.kick(t, l, cmp.Or(tt.script, sleep))
 			if tt.change != nil {
 				tt.change(&k.spec)
 			}
-			tt.do(t, k, k.start(t))
+			cancel := k.start(t)
+			if tt.do != nil {
+				tt.do(t, k, cancel)
+			}
 			k.wait(t).says(t, tt.reason, tt.words)
+			if tt.kept != "" && !strings.Contains(k.sink.content(sandbox.DirtyArchive), tt.kept) {
+				t.Errorf("%q has not come back", tt.kept)
+			}
 		})
 	}
 }
 
-// TestKubeVirtLimits: a command that takes more of the disk or of the memory than it
-// may ends for that reason.
-func TestKubeVirtLimits(t *testing.T) {
+// TestKubeVirtCloudInit: cloud-init in the machine gives it its keys and a lifetime.
+func TestKubeVirtCloudInit(t *testing.T) {
 	m := newMachines(t)
-	l := m.launcher(t)
-	for reason, script := range map[sandbox.Reason]string{
-		sandbox.ReasonDiskLimit:   "echo ready; head -c 400M /dev/zero >big; sleep 600",
-		sandbox.ReasonOutOfMemory: `echo ready; perl -e 'push @x, "x" x (1 << 20) while 1'`,
-	} {
-		t.Run(string(reason), func(t *testing.T) {
-			k := m.kick(t, l, script)
-			k.start(t)
-			k.wait(t).says(t, reason)
-		})
+	k := m.kick(t, m.launcher(t, func(c *sandbox.KubeVirtConfig) { c.Keys = "cloud-init" }), "echo ready; sleep 900")
+	cancel := k.start(t)
+	// cloud-init has said that it powers off when all else is done.
+	for deadline := time.Now().Add(5 * time.Minute); !strings.Contains(m.Console(m.n.Name, k.name()), "off in 35 minutes"); kube.Pause(t.Context(), time.Second) {
+		if time.Now().After(deadline) {
+			t.Errorf("it does not power off: %s", m.Console(m.n.Name, k.name()))
+			break
+		}
+	}
+	cancel()
+	e := k.wait(t)
+	e.says(t, sandbox.ReasonCancelled)
+	if missing := e.res.Isolation.Missing(); len(missing) > 0 {
+		t.Errorf("%v", missing)
 	}
 }
 
@@ -311,32 +354,48 @@ const machineOrphanEnv = "KICK_TEST_KUBEVIRT_ORPHAN"
 // state takes the work out of, and removes. One of another state cannot, and the reaper
 // leaves it alone while it may live.
 func TestKubeVirtOrphan(t *testing.T) {
-	if where := strings.Fields(os.Getenv(machineOrphanEnv)); len(where) == 4 {
+	if where := strings.Fields(os.Getenv(machineOrphanEnv)); len(where) == 5 {
 		m := &machines{n: &kubetest.Namespace{Name: where[1], Kubeconfig: where[2]}, dir: where[0]}
 		k := m.kick(t, m.launcher(t), "echo kept >kept; echo ready; sleep 600")
-		k.spec.ID, k.spec.Workspace.Dir, k.spec.Stdout = "machine-orphan", where[3], os.Stdout
+		k.spec.ID, k.spec.Workspace.Dir, k.spec.Image, k.spec.Stdout = "machine-orphan", where[3], where[4], os.Stdout
 		_, err := k.l.Run(context.Background(), k.spec)
 		t.Fatal("it was to be killed", err)
 	}
 	m := newMachines(t)
 	k := m.kick(t, m.launcher(t), "")
 	k.spec.ID, k.spec.Command, k.spec.Stdout = "machine-orphan", nil, nil
-	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
-	cmd.Env = append(os.Environ(), machineOrphanEnv+"="+strings.Join([]string{m.dir, m.n.Name, m.n.Kubeconfig, k.spec.Workspace.Dir}, " "))
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
+	killed := func(image string, when func(said io.Reader)) {
+		t.Helper()
+		cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
+		cmd.Env = append(os.Environ(), machineOrphanEnv+"="+strings.Join([]string{m.dir, m.n.Name, m.n.Kubeconfig, k.spec.Workspace.Dir, image}, " "))
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		when(out)
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+	// Nothing has run in a machine that has not started, so nobody waits for it.
+	killed(kubevirttest.NoImage, func(io.Reader) {
+		m.n.Kubectl(t, "wait", "--for=create", "--timeout=120s", "--namespace", m.n.Name, "virtualmachineinstance/"+k.name(), "secret/"+k.name())
+	})
+	began := time.Now()
+	res, err := k.l.Run(t.Context(), k.spec)
+	if took := time.Since(began); err != nil || res.Reason != sandbox.ReasonLost || took > time.Minute {
+		t.Errorf("after %v: %v, %+v", took, err, res)
 	}
-	said := bufio.NewScanner(out)
-	for said.Scan() && said.Text() != "ready" {
-		t.Log(said.Text())
-	}
-	_ = cmd.Process.Kill()
-	_ = cmd.Wait() // it was killed
+	k.left(t)
 
+	killed(kubevirttest.Image, func(out io.Reader) {
+		said := bufio.NewScanner(out)
+		for said.Scan() && said.Text() != "ready" {
+			t.Log(said.Text())
+		}
+	})
 	if removed, err := k.l.Reap(t.Context()); err != nil || len(removed) > 0 {
 		t.Errorf("the reaper removed %v, %v", removed, err)
 	}
@@ -346,7 +405,7 @@ func TestKubeVirtOrphan(t *testing.T) {
 	if res, err := other.Run(t.Context(), spec); err == nil || len(res.Artifacts) > 0 {
 		t.Errorf("a process of another state took %v", res.Artifacts)
 	}
-	res, err := k.l.Run(t.Context(), k.spec)
+	res, err = k.l.Run(t.Context(), k.spec)
 	if err != nil || !strings.Contains(k.sink.content(sandbox.DirtyArchive), "kept") {
 		t.Errorf("%v, %+v", err, res)
 	}

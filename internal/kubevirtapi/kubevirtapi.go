@@ -54,6 +54,18 @@ type InstanceSpec struct {
 	PriorityClassName             string              `json:"priorityClassName,omitempty"`
 	EvictionStrategy              string              `json:"evictionStrategy,omitempty"`
 	TerminationGracePeriodSeconds *int64              `json:"terminationGracePeriodSeconds,omitempty"`
+	ReadinessProbe                *Probe              `json:"readinessProbe,omitempty"`
+}
+
+// Probe tells a machine that is ready: who connects to its port is let in.
+type Probe struct {
+	TCPSocket     Port  `json:"tcpSocket"`
+	PeriodSeconds int32 `json:"periodSeconds,omitempty"`
+}
+
+// Port is one of a machine's.
+type Port struct {
+	Port int32 `json:"port"`
 }
 
 // Domain is the hardware.
@@ -114,6 +126,13 @@ type Volume struct {
 	Name          string         `json:"name"`
 	ContainerDisk *ContainerDisk `json:"containerDisk,omitempty"`
 	Secret        *SecretVolume  `json:"secret,omitempty"`
+	CloudInit     *CloudInit     `json:"cloudInitNoCloud,omitempty"`
+}
+
+// CloudInit is a disk from which cloud-init takes what to do: what the Secret has as
+// userdata.
+type CloudInit struct {
+	Secret corev1.LocalObjectReference `json:"secretRef"`
 }
 
 // ContainerDisk is a disk out of a container image. What the machine writes is gone
@@ -200,6 +219,6 @@ type Template struct {
 
 // ReplicaSetStatus is how many there are.
 type ReplicaSetStatus struct {
-	Replicas      int32 `json:"replicas,omitempty"`
-	ReadyReplicas int32 `json:"readyReplicas,omitempty"`
+	Replicas      int32 `json:"replicas"`
+	ReadyReplicas int32 `json:"readyReplicas"`
 }

@@ -44,6 +44,8 @@ type KubeVirt struct {
 	dir     string // of all machines
 	ctx     context.Context
 
+	changed chan struct{} // wakes who looks at replica sets
+
 	running sync.WaitGroup
 	mu      sync.Mutex
 	nodes   map[string]*machine // by the instance's uid
@@ -71,11 +73,12 @@ func Start(t testing.TB, c *kubetest.Cluster) *KubeVirt {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	k := &KubeVirt{cluster: c, client: client, image: image, dir: dir, ctx: ctx, nodes: map[string]*machine{}}
+	k := &KubeVirt{cluster: c, client: client, image: image, dir: dir, ctx: ctx, nodes: map[string]*machine{}, changed: make(chan struct{}, 1)}
 	c.Kubectl(t, "apply", "--server-side", "--force-conflicts", "--filename", crds)
 	c.Kubectl(t, "wait", "--for=condition=Established", "--timeout=60s", "crd/virtualmachineinstances.kubevirt.io", "crd/virtualmachineinstancereplicasets.kubevirt.io")
 	k.serve(t)
 	k.running.Go(k.control)
+	k.running.Go(k.replicate)
 	t.Cleanup(func() {
 		cancel()
 		k.running.Wait()
@@ -92,6 +95,7 @@ func (k *KubeVirt) control() {
 	var nodes sync.WaitGroup
 	defer nodes.Wait()
 	tell := func(i *kubevirtapi.Instance) {
+		defer k.poke()
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		m := k.nodes[string(i.UID)]
@@ -142,7 +146,7 @@ func (k *KubeVirt) set(namespace, name string, patch any) {
 }
 
 // Account gives the account of a namespace the rights of a launcher of machines, and
-// no others beside those that it has.
+// takes those of a launcher of Jobs from it.
 func (k *KubeVirt) Account(t testing.TB, n *kubetest.Namespace, rules []sandbox.KubernetesRule) {
 	t.Helper()
 	var list []map[string]any
@@ -153,6 +157,7 @@ func (k *KubeVirt) Account(t testing.TB, n *kubetest.Namespace, rules []sandbox.
 	if err != nil {
 		t.Fatal(err)
 	}
+	k.cluster.Kubectl(t, "delete", "rolebinding", "kick", "--namespace", n.Name, "--ignore-not-found")
 	account := strings.TrimSpace(k.cluster.Kubectl(t, "--kubeconfig", n.Kubeconfig, "auth", "whoami", "--output", "jsonpath={.status.userInfo.username}"))
 	k.cluster.Apply(t, fmt.Sprintf(`apiVersion: rbac.authorization.k8s.io/v1
 kind: Role

@@ -3,6 +3,7 @@ package kubevirttest
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -124,7 +125,13 @@ func (m *machine) live(ctx context.Context) kubevirtapi.Phase {
 		<-either(m.deleted, ctx.Done())
 		return ""
 	}
-	m.status(kubevirtapi.Running, condition(kubevirtapi.Ready, corev1.ConditionTrue, "", ""))
+	if m.spec.ReadinessProbe != nil {
+		m.status(kubevirtapi.Running, condition(kubevirtapi.Ready, corev1.ConditionFalse, "GuestNotReady", "the readiness probe has not succeeded yet"))
+		m.probe(ctx)
+	}
+	if !m.off() {
+		m.status(kubevirtapi.Running, condition(kubevirtapi.Ready, corev1.ConditionTrue, "", ""))
+	}
 	select {
 	case phase := <-exited:
 		return phase
@@ -134,6 +141,39 @@ func (m *machine) live(ctx context.Context) kubevirtapi.Phase {
 	m.kill()
 	<-exited
 	return ""
+}
+
+// probe waits until the machine's sshd answers. QEMU's own network takes a connection
+// before the machine does, so it is what sshd says first that counts.
+func (m *machine) probe(ctx context.Context) {
+	for !m.off() {
+		m.mu.Lock()
+		port := m.port
+		m.mu.Unlock()
+		if conn, err := net.DialTimeout("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), time.Second); err == nil {
+			_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second)) // else Read says so
+			n, _ := conn.Read(make([]byte, 1))
+			_ = conn.Close()
+			if n > 0 {
+				return
+			}
+		}
+		if !kube.Pause(ctx, time.Second) {
+			return
+		}
+	}
+}
+
+// off tells a machine that does not run any more, or is to go.
+func (m *machine) off() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	select {
+	case <-m.deleted:
+		return true
+	default:
+		return m.port == 0
+	}
 }
 
 func either(a, b <-chan struct{}) <-chan struct{} {
@@ -174,7 +214,12 @@ func (m *machine) prepare(ctx context.Context, dir string) ([]string, error) {
 				return nil, &unready{"Failed", err.Error()}
 			}
 		case v.Secret != nil:
-			if err := m.secretDisk(ctx, v.Secret.SecretName, dir, file); err != nil {
+			if err := m.secretDisk(ctx, v.Secret.SecretName, dir, file, "cfgdata", nil); err != nil {
+				return nil, err
+			}
+		case v.CloudInit != nil:
+			names := map[string]string{"userdata": "user-data"}
+			if err := m.secretDisk(ctx, v.CloudInit.Secret.Name, dir, file, "cidata", names); err != nil {
 				return nil, err
 			}
 		default:
@@ -195,8 +240,9 @@ func (m *machine) prepare(ctx context.Context, dir string) ([]string, error) {
 }
 
 // secretDisk waits for a Secret, as a kubelet does, and makes a disk of its files, as
-// virt-launcher does.
-func (m *machine) secretDisk(ctx context.Context, name, dir, file string) error {
+// virt-launcher does. With names it is one for cloud-init, whose files have those, and
+// there is one more with the instance's name.
+func (m *machine) secretDisk(ctx context.Context, name, dir, file, label string, names map[string]string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
@@ -210,12 +256,19 @@ func (m *machine) secretDisk(ctx context.Context, name, dir, file string) error 
 			if err := os.Mkdir(files, 0o700); err != nil {
 				return err
 			}
+			if names != nil {
+				if s.Data == nil {
+					s.Data = map[string][]byte{}
+				}
+				s.Data["meta-data"] = fmt.Appendf(nil, "{instance-id: %q, local-hostname: %q}\n", m.name+"."+m.namespace, m.name)
+			}
 			for name, content := range s.Data {
+				name = cmp.Or(names[name], name)
 				if err := os.WriteFile(filepath.Join(files, name), content, 0o600); err != nil {
 					return err
 				}
 			}
-			return do("genisoimage", "-quiet", "-R", "-J", "-V", "cfgdata", "-o", file, files)
+			return do("genisoimage", "-quiet", "-R", "-J", "-V", label, "-o", file, files)
 		}
 		if !kube.Pause(ctx, 100*time.Millisecond) {
 			return ctx.Err()
@@ -246,8 +299,8 @@ func (m *machine) boot(dir string, disks []string) (<-chan kubevirtapi.Phase, er
 		"-M", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-nodefaults", "-display", "none", "-no-reboot",
 		"-smp", strconv.Itoa(int(m.spec.Domain.CPU.Cores)), "-m", strconv.FormatInt(memory.Value()>>20, 10),
 		"-kernel", filepath.Join(m.plane.image, "vmlinuz"), "-initrd", filepath.Join(m.plane.image, "initrd"),
-		"-append", "console=ttyS0 quiet panic=-1 oops=panic unknown_nmi_panic",
-		"-serial", "file:" + filepath.Join(dir, "console"), "-qmp", "unix:" + filepath.Join(dir, "qmp") + ",server,nowait",
+		"-append", "console=ttyS0 quiet panic=-1 oops=panic unknown_nmi_panic sysrq_always_enabled=1",
+		"-chardev", "socket,id=console,server=on,wait=off,path=" + filepath.Join(dir, "tty") + ",logfile=" + filepath.Join(dir, "console"), "-serial", "chardev:console", "-qmp", "unix:" + filepath.Join(dir, "qmp") + ",server,nowait",
 		"-netdev", fmt.Sprintf("user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:%d-:22", port), "-device", "virtio-net-pci,netdev=net,romfile=",
 	}, disks...)
 	cmd := exec.Command("qemu-system-x86_64", args...)
@@ -356,9 +409,39 @@ func condition(kind string, status corev1.ConditionStatus, reason, message strin
 	return map[string]any{"type": kind, "status": status, "reason": reason, "message": message, "lastProbeTime": nil, "lastTransitionTime": time.Now().UTC().Format(time.RFC3339)}
 }
 
-// Panic makes the kernel of an instance's machine panic, and Kill ends its QEMU, as a
-// node that runs out of memory does.
+// Panic makes the kernel of an instance's machine panic.
 func (k *KubeVirt) Panic(t testing.TB, namespace, name string) {
+	t.Helper()
+	k.command(t, namespace, name, `{"execute":"inject-nmi"}`)
+}
+
+// PowerOff has the kernel of an instance's machine turn it off, by a key of its console.
+func (k *KubeVirt) PowerOff(t testing.TB, namespace, name string) {
+	t.Helper()
+	m := k.machine(namespace, name)
+	if m == nil {
+		t.Fatalf("there is no machine %s", name)
+	}
+	tty, err := net.Dial("unix", filepath.Join(k.dir, m.uid[:8], "tty"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tty.Close()
+	// The break and the key come by two ways, of which either may be the faster.
+	for deadline := time.Now().Add(2 * time.Minute); !m.off(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("the machine %s does not go off: %s", name, k.Console(namespace, name))
+		}
+		k.command(t, namespace, name, `{"execute":"chardev-send-break","arguments":{"id":"console"}}`)
+		if _, err := tty.Write([]byte("o")); err != nil && !m.off() {
+			t.Fatal(err)
+		}
+		kube.Pause(k.ctx, time.Second)
+	}
+}
+
+// command has QEMU do something with an instance's machine.
+func (k *KubeVirt) command(t testing.TB, namespace, name, command string) {
 	t.Helper()
 	m := k.machine(namespace, name)
 	if m == nil {
@@ -366,12 +449,12 @@ func (k *KubeVirt) Panic(t testing.TB, namespace, name string) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if _, err := m.qmp.Write([]byte(`{"execute":"inject-nmi"}` + "\n")); err != nil {
+	if _, err := m.qmp.Write([]byte(command + "\n")); err != nil && m.port != 0 {
 		t.Fatal(err)
 	}
 }
 
-// Kill ends the QEMU of an instance's machine.
+// Kill ends the QEMU of an instance's machine, as a node that runs out of memory does.
 func (k *KubeVirt) Kill(t testing.TB, namespace, name string) {
 	t.Helper()
 	m := k.machine(namespace, name)

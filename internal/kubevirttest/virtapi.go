@@ -96,6 +96,17 @@ spec:
   versionPriority: 15
   service: {name: virt-api, namespace: %[1]s, port: %[3]d}
   caBundle: %[6]s
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: "kubevirt.io:default"}
+rules: [{apiGroups: [%[5]s], resources: [version], verbs: [get, list]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: "kubevirt.io:default"}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: "kubevirt.io:default"}
+subjects: [{kind: Group, apiGroup: rbac.authorization.k8s.io, name: "system:authenticated"}]
 `, virtNamespace, k.cluster.Host, port, kubevirtapi.Version, kubevirtapi.SubresourceGroup, base64.StdEncoding.EncodeToString(authority)))
 	t.Cleanup(func() {
 		k.cluster.Kubectl(t, "delete", "apiservice", kubevirtapi.Version+"."+kubevirtapi.SubresourceGroup, "--ignore-not-found")
@@ -160,8 +171,10 @@ func (v *virtAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case ours && rest == "":
 		answer(w, http.StatusOK, metav1.APIResourceList{
 			TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: kubevirtapi.SubresourceGroup + "/" + kubevirtapi.Version,
-			APIResources: []metav1.APIResource{{Name: "virtualmachineinstances/portforward", Namespaced: true}},
+			APIResources: []metav1.APIResource{{Name: "virtualmachineinstances/portforward", Namespaced: true}, {Name: "version"}},
 		})
+	case ours && rest == "/version":
+		answer(w, http.StatusOK, map[string]string{"gitVersion": "v1.5.0"})
 	case ours && len(p) >= 6 && len(p) <= 7 && p[0] == "namespaces" && p[2] == kubevirtapi.Instances.Name && p[4] == "portforward" && (len(p) == 6 || p[6] == "tcp"):
 		if !v.allowed(w, r, p[1], p[3]) {
 			return
