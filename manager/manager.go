@@ -74,6 +74,7 @@ type Request struct {
 	Podman       sandbox.PodmanChoice
 	OpenShell    OpenShell
 	Kubernetes   sandbox.KubernetesChoice
+	KubeVirt     sandbox.KubeVirtChoice
 	AcceptWeaker []string // isolation properties that may be missing and holes that git may have, by name
 
 	// WorkspaceDir is where the live workspace is made, in a directory of the

@@ -33,9 +33,13 @@ func New(state *State, shim io.Reader, version string) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
+	kubeVirt, err := NewKubeVirt(state, embedded, "", sandbox.KubeVirtChoice{})
+	if err != nil {
+		return nil, err
+	}
 	return &Manager{
 		State:     state,
-		Launchers: map[string]sandbox.Launcher{"embedded": embedded, "podman": podman, openShellRuntime: openShell, "kubernetes": kubernetes},
+		Launchers: map[string]sandbox.Launcher{"embedded": embedded, "podman": podman, openShellRuntime: openShell, "kubernetes": kubernetes, "kubevirt": kubeVirt},
 		Version:   version,
 	}, nil
 }
@@ -56,6 +60,13 @@ func NewKubernetes(state *State, embedded *sandbox.Embedded, image string, choic
 	})
 }
 
+// NewKubeVirt returns the KubeVirt launcher. image is what Preflight boots.
+func NewKubeVirt(state *State, embedded *sandbox.Embedded, image string, choice sandbox.KubeVirtChoice) (*sandbox.KubeVirt, error) {
+	return sandbox.NewKubeVirt(sandbox.KubeVirtConfig{
+		Shim: embedded.OpenShim, Dir: filepath.Join(state.Dir, "kubevirt"), Image: image, KubeVirtChoice: choice,
+	})
+}
+
 // launcher finds the launcher of a request.
 func (m *Manager) launcher(req Request) (sandbox.Launcher, error) {
 	l, ok := m.Launchers[req.Runtime]
@@ -69,9 +80,10 @@ func (m *Manager) launcher(req Request) (sandbox.Launcher, error) {
 		l = own.With(req.Podman)
 	case *sandbox.OpenShell:
 		l = own.With(req.OpenShell.Choice)
-	}
-	if k, ok := l.(*sandbox.Kubernetes); ok {
-		l = k.With(req.Kubernetes)
+	case *sandbox.Kubernetes:
+		l = own.With(req.Kubernetes)
+	case *sandbox.KubeVirt:
+		l = own.With(req.KubeVirt)
 	}
 	return l, nil
 }

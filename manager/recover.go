@@ -154,6 +154,7 @@ func (r *run) runtimeOf(entries []Entry) {
 	r.req.Podman = sandbox.PodmanChoice{Socket: get("podmanSocket"), OCIRuntime: get("ociRuntime")} // its network is the agent's alone
 	// What is no JSON was no kick's of that runtime.
 	_ = json.Unmarshal([]byte(get("kubernetes")), &r.req.Kubernetes)
+	_ = json.Unmarshal([]byte(get("kubevirt")), &r.req.KubeVirt)
 	_ = json.Unmarshal([]byte(get("openshell")), &r.req.OpenShell.Choice)
 	r.req.AcceptWeaker = strings.Fields(get("accepted"))
 }

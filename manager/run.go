@@ -45,7 +45,7 @@ func (m *Manager) Run(ctx context.Context, req Request) (Outcome, error) {
 	if err := k.Journal.Note("kick", map[string]string{
 		"agent": req.Agent, "runtime": req.Runtime, "repo": req.Source.Repo, "base": req.Source.Base, "work": r.work, "version": m.Version,
 		"image": req.Image, "podmanSocket": r.req.Podman.Socket, "ociRuntime": req.Podman.OCIRuntime,
-		"accepted": strings.Join(req.AcceptWeaker, " "), "openshell": req.OpenShell.journaled(req.Runtime), "kubernetes": journaled(req.Kubernetes),
+		"accepted": strings.Join(req.AcceptWeaker, " "), "openshell": req.OpenShell.journaled(req.Runtime), "kubernetes": journaled(req.Kubernetes), "kubevirt": journaled(req.KubeVirt),
 	}); err != nil {
 		r.fail(Internal, err)
 	} else {

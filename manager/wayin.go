@@ -121,7 +121,7 @@ func TryWayIn(gateway string) (string, error) {
 }
 
 // journaled is a choice as the journal has it.
-func journaled(c sandbox.KubernetesChoice) string {
+func journaled[T sandbox.KubernetesChoice | sandbox.KubeVirtChoice](c T) string {
 	b, _ := json.Marshal(c) // it has nothing that could not be marshalled
 	return string(b)
 }

@@ -26,9 +26,10 @@ service at CONTAINER_HOST, or where Podman has it by default, and the properties
 a container of --image. With --runtime openshell, the gateway that the openshell
 command uses, and the properties of a sandbox of --image. With --runtime
 kubernetes, the rights of kick's account in the namespace, and the properties of a
-pod of --image. With --agent, what kick.yaml says of these for that agent, as far as
-no flag says it. Exit code 14 when the sandbox is not provable here, 1 when
-something else is wrong.`,
+pod of --image. With --runtime kubevirt, KubeVirt in the cluster, those rights, and
+the properties of a machine of --image. With --agent, what kick.yaml says of these
+for that agent, as far as no flag says it. Exit code 14 when the sandbox is not
+provable here, 1 when something else is wrong.`,
 		Example: `  kick doctor
   kick doctor --runtime podman --image localhost/kick-agent
   kick doctor --runtime openshell --image registry.example/agent@sha256:...
@@ -37,13 +38,9 @@ something else is wrong.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			switch {
 			case agent != "":
-				c, err := loadConfig(file)
+				r, err := resolved(file, agent)
 				if err != nil {
 					return err
-				}
-				r, err := c.Agent(agent)
-				if err != nil {
-					return usageError{err}
 				}
 				o.ForAgent(r)
 			case file != "":
@@ -51,7 +48,7 @@ something else is wrong.`,
 			}
 			o.Runtime = cmp.Or(o.Runtime, "embedded")
 			if o.Image != "" && o.Runtime == "embedded" {
-				return usagef("--image: the embedded runtime takes no image: leave it out, or pass --runtime podman, openshell or kubernetes")
+				return usagef("--image: the embedded runtime takes no image: leave it out, or pass --runtime podman, openshell, kubernetes or kubevirt")
 			}
 			if o.OCIRuntime != "" && o.Runtime != "podman" {
 				return usagef("--oci-runtime is Podman's: pass --runtime podman, or leave it out")
@@ -80,7 +77,7 @@ something else is wrong.`,
 			return nil
 		},
 	}
-	c.Flags().Var(form{&o.Runtime, config.Runtimes}, "runtime", "what isolates the agent: embedded (default), podman, openshell or kubernetes")
+	c.Flags().Var(form{&o.Runtime, config.Runtimes}, "runtime", "what isolates the agent: embedded (default), podman, openshell, kubernetes or kubevirt")
 	c.Flags().StringVar(&agent, "agent", "", "`name` of an agent in kick.yaml whose runtime is checked")
 	c.Flags().StringVar(&file, "config", "", "kick.yaml `file` (default: found from here upward)")
 	addOpenShellFlags(c, &o.OpenShell)

@@ -182,7 +182,7 @@ In a git checkout, this is the whole of it:
 		c.GroupID = "kick"
 		root.AddCommand(c)
 	}
-	for _, c := range []*cobra.Command{newDoctor(g), newAgents(), newConfig(g), newPolicy(g), newGC(g), newImage(), newManifests(), newDemo(g), newVersion()} {
+	for _, c := range []*cobra.Command{newDoctor(g), newAgents(), newConfig(g), newPolicy(g), newGC(g), newImage(), newManifests(g), newDemo(g), newVersion()} {
 		c.GroupID = "host"
 		root.AddCommand(c)
 	}

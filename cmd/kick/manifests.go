@@ -6,17 +6,19 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kickhq/kick/internal/config"
 	"github.com/kickhq/kick/internal/manifests"
+	"github.com/kickhq/kick/manager"
 )
 
-func newManifests() *cobra.Command {
+func newManifests(g *globals) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "manifests",
 		Short: "Write what a cluster needs before kick runs there",
 		Args:  args(known),
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(newManifestsKubernetes())
+	c.AddCommand(newManifestsKubernetes(), newManifestsKubeVirt(g))
 	return c
 }
 
@@ -104,13 +106,9 @@ func (o *kubernetesOptions) forAgent() error {
 	case o.Image != "":
 		return usagef("--image and --agent: the agent has an image, leave --image out")
 	}
-	c, err := loadConfig(o.config)
+	r, err := resolved(o.config, o.agent)
 	if err != nil {
 		return err
-	}
-	r, err := c.Agent(o.agent)
-	if err != nil {
-		return usageError{err}
 	}
 	if k := r.Kubernetes.Value; o.Pool != 0 && k.Pool == "" && k.WarmPool == "" {
 		return usagef("--pool: agent %s takes its pods from none: set kubernetes.pool or kubernetes.warm_pool to its name in kick.yaml", o.agent)
@@ -120,4 +118,106 @@ func (o *kubernetesOptions) forAgent() error {
 	o.Claim = o.Claim || r.Kubernetes.Value.Claim != ""
 	o.PullSecrets = append(o.PullSecrets, r.Kubernetes.Value.PullSecrets...)
 	return nil
+}
+
+// resolved is what kick.yaml says of an agent.
+func resolved(file, agent string) (config.Resolved, error) {
+	c, err := loadConfig(file)
+	if err != nil {
+		return config.Resolved{}, err
+	}
+	r, err := c.Agent(agent)
+	if err != nil {
+		return r, usageError{err}
+	}
+	return r, nil
+}
+
+type kubeVirtOptions struct {
+	manifests.KubeVirt
+	state         func() (*manager.State, error)
+	config, agent string
+}
+
+func newManifestsKubeVirt(g *globals) *cobra.Command {
+	o := &kubeVirtOptions{KubeVirt: manifests.DefaultKubeVirt()}
+	c := &cobra.Command{
+		Use:   "kubevirt",
+		Short: "Write the objects that an administrator applies to a cluster with KubeVirt",
+		Long: `Write the objects of a cluster with KubeVirt in which sandboxes run in virtual
+machines: a namespace for them, kick's account with the verbs that it uses and no
+other, a NetworkPolicy by which a machine reaches nothing and KubeVirt alone reaches
+its sshd, a quota, and with --pool machines that stand by, for kicks that begin at
+once. Those know this kick by the key in its state directory: kicks of another one
+have machines of their own made. Nothing is sent: apply it as a cluster
+administrator, which kick need not be.`,
+		Example: `  kick manifests kubevirt | kubectl apply -f -
+  kick manifests kubevirt --sandbox-namespace machines --machines 8 --memory 64Gi
+  kick manifests kubevirt --agent scanner --pool 2`,
+		Args: args(none),
+		RunE: func(*cobra.Command, []string) error {
+			o.state = g.state
+			return manifestsKubeVirtRun(o)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&o.Sandboxes, "sandbox-namespace", o.Sandboxes, "`namespace` of the machines, and of nothing else")
+	f.StringVar(&o.Gateway, "gateway-namespace", o.Gateway, "`namespace` of kick's account and, in the cluster, of kick")
+	f.StringVar(&o.System, "kubevirt-namespace", o.System, "`namespace` that KubeVirt itself runs in")
+	f.StringVar(&o.Account, "account", o.Account, "`name` of kick's service account")
+	f.IntVar(&o.Count, "machines", o.Count, "`number` of machines that there may be at a time")
+	f.StringVar(&o.Memory, "memory", "", "what all machines may reserve on their nodes together, e.g. `64Gi` (default: not bounded)")
+	f.IntVar(&o.Pool, "pool", 0, "`number` of machines that stand by for kicks, from which kick's account may claim; needs --agent")
+	f.StringVar(&o.agent, "agent", "", "agent's `name` in kick.yaml, for whose kicks the pool is: its image, limits and kubevirt block")
+	f.StringVar(&o.config, "config", "", "kick.yaml `file` (default: found from here upward)")
+	return c
+}
+
+func manifestsKubeVirtRun(o *kubeVirtOptions) error {
+	if err := o.forAgent(); err != nil {
+		return err
+	}
+	out, err := o.YAML()
+	if err != nil {
+		return usageError{err}
+	}
+	_, err = os.Stdout.Write(out)
+	return err
+}
+
+// forAgent takes from kick.yaml what an agent's machines are made as, and from the
+// state what they are known by.
+func (o *kubeVirtOptions) forAgent() error {
+	switch {
+	case o.agent == "" && o.Pool != 0:
+		return usagef("--pool: for which agent? pass --agent NAME, with one of kick.yaml")
+	case o.agent == "":
+		return nil
+	}
+	r, err := resolved(o.config, o.agent)
+	if err != nil {
+		return err
+	}
+	if o.Pool != 0 && r.KubeVirt.Value.Pool == "" {
+		return usagef("--pool: agent %s takes its machines from none: set kubevirt.pool to its name in kick.yaml", o.agent)
+	}
+	o.Image, o.Limits, o.Choice = r.Image.Value, r.Limits(), r.KubeVirt.Value
+	if o.Pool == 0 {
+		return nil
+	}
+	state, err := o.state()
+	if err != nil {
+		return err
+	}
+	shim, err := openShim()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = shim.Close() }() // only read
+	embedded, err := manager.NewEmbedded(shim)
+	if err != nil {
+		return err
+	}
+	o.Launcher, err = manager.NewKubeVirt(state, embedded, o.Image, o.Choice)
+	return err
 }

@@ -77,8 +77,8 @@ A repository on GitHub is reached with a GitHub App (--github-app-id and
 	f.StringVar(&o.Model, "model", "", "`name` of the model that --agent-kind uses")
 	f.StringVar(&o.ConfigPath, "config", "", "kick.yaml `file` (default: found from here upward)")
 	f.StringVar(&o.PolicyPath, "policy", "", "policy `file` (default: built in)")
-	f.StringVar(&o.Runtime, "runtime", "", "what isolates the agent: embedded (default), podman, openshell or kubernetes")
-	f.StringVar(&o.Image, "image", "", "container `image` that the agent runs in, for --runtime podman and kubernetes, and by its digest for openshell")
+	f.StringVar(&o.Runtime, "runtime", "", "what isolates the agent: embedded (default), podman, openshell, kubernetes or kubevirt")
+	f.StringVar(&o.Image, "image", "", "container `image` that the agent runs in, for --runtime podman and kubernetes, and by its digest for openshell and kubevirt")
 	addKubernetesFlags(c, &o.Kubernetes)
 	f.StringVar(&o.OCIRuntime, "oci-runtime", "", "`program` that the Podman service must start containers with: crun, runc, runsc, krun or kata")
 	f.StringVarP(&o.Prompt, "prompt", "p", "", "the task, as `text` for the agent")
@@ -118,12 +118,12 @@ func addOpenShellFlags(c *cobra.Command, o *sandbox.OpenShellChoice) {
 	f.BoolVar(&o.TelemetryOff, "openshell-telemetry-off", false, "your word that the gateway sends no telemetry, which nothing else tells")
 }
 
-// addKubernetesFlags adds the flags that say where pods run. kick.yaml has more.
+// addKubernetesFlags adds the flags that say where pods and machines run. kick.yaml has more.
 func addKubernetesFlags(c *cobra.Command, k *sandbox.KubernetesChoice) {
 	f := c.Flags()
-	f.StringVar(&k.Kubeconfig, "kubeconfig", "", "kubeconfig `file` for --runtime kubernetes (default: as kubectl finds it)")
+	f.StringVar(&k.Kubeconfig, "kubeconfig", "", "kubeconfig `file` for --runtime kubernetes and kubevirt (default: as kubectl finds it)")
 	f.StringVar(&k.Context, "context", "", "context of the kubeconfig, by `name`")
-	f.StringVar(&k.Namespace, "namespace", "", "`namespace` that the Jobs are made in (default: the context's)")
+	f.StringVar(&k.Namespace, "namespace", "", "`namespace` that the Jobs or machines are made in (default: the context's)")
 	f.StringVar(&k.Gateway, "gateway", "", "`address` and ports at which pods reach this kick's egress gateway, as 10.1.2.3:8377-8392: it has the first that is free")
 	f.StringVar(&k.ShimImage, "shim-image", "", "`image` with kick's shim, for agents' images that lack it")
 	f.StringVar(&k.Claim, "claim", "", "PersistentVolumeClaim in which workspaces are, by `name` (default: they go with their pods)")

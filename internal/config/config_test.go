@@ -60,6 +60,10 @@ func TestParseRefuses(t *testing.T) {
 		{"a way out of a claim", "agent_sandbox: {kubernetes: {claim: work, claim_path: a/../..}}", []string{`1:55: agent_sandbox.kubernetes.claim_path: "a/../.." is no path in a claim; write one relative to its root`}},
 		{"an absolute path in a claim", "agent_sandbox: {kubernetes: {claim: work, claim_path: /a}}", []string{`1:55: agent_sandbox.kubernetes.claim_path: "/a" is no path in a claim`}},
 		{"a claim with a slash", "agent_sandbox: {kubernetes: {claim: a/b}}", []string{`1:37: agent_sandbox.kubernetes.claim: "a/b" cannot be the name of an object`}},
+		{"root in a machine", "agent_sandbox: {kubevirt: {user: root}}", []string{`1:34: agent_sandbox.kubevirt.user: "root" cannot be whom kick comes as into a machine; name an ordinary user`}},
+		{"a user with a space", "agent_sandbox: {kubevirt: {user: 'a;b'}}", []string{`1:34: agent_sandbox.kubevirt.user: "a;b" cannot be whom kick comes as`}},
+		{"another way of keys", "agent_sandbox: {kubevirt: {keys: ignition}}", []string{`1:34: agent_sandbox.kubevirt.keys: is "ignition"; use one of secret, cloud-init`}},
+		{"no cores", "agent_sandbox: {kubevirt: {cores: 0}}", []string{`1:35: agent_sandbox.kubevirt.cores: is "0"; write a whole number of processors from 1 to`}},
 		{"no affinity", "agent_sandbox: {kubernetes: {affinity: {nodeAfinity: {}}}}", []string{`1:40: agent_sandbox.kubernetes.affinity: is no affinity of a pod: unknown field "nodeAfinity"; write it as in a pod`}},
 		{"an affinity's weight as text", "agent_sandbox: {kubernetes: {affinity: {podAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: many}]}}}}", []string{`1:40: agent_sandbox.kubernetes.affinity: is no affinity of a pod: cannot unmarshal string`}},
 		{"a credential in an affinity", "agent_sandbox: {kubernetes: {affinity: {nodeAffinity: {x: ghp_" + strings.Repeat("a1B2", 9) + "}}}}", []string{`1:40: agent_sandbox.kubernetes.affinity: is no affinity of a pod: unknown field "x"`, `1:59: agent_sandbox.kubernetes.affinity.nodeAffinity.x: looks like a GitHub token`}},
@@ -199,6 +203,24 @@ agent_sandbox:
     pool: agents
     pool_wait_s: 30
     host_users: true
+    canaries: ["192.0.2.1:443"]
+`,
+	"kubevirt": `
+agent_sandbox:
+  runtime: kubevirt
+  kubevirt:
+    kubeconfig: /etc/kick/kubeconfig
+    context: production
+    namespace: kick-machines
+    user: worker
+    cores: 4
+    node_selector: {pool: agents}
+    tolerations: [{key: agents, value: only, effect: NoSchedule}]
+    priority_class: kick-low
+    pull_secret: registry
+    keys: cloud-init
+    pool: agents
+    pool_wait_s: 30
     canaries: ["192.0.2.1:443"]
 `,
 	"a claim":  "agent_sandbox: {kubernetes: {claim: kick-work, claim_path: team_1/kick, shim_image: x}}",

@@ -16,7 +16,7 @@ import (
 )
 
 // Runtimes are the values of runtime that this version can run.
-var Runtimes = []string{"embedded", "podman", "openshell", "kubernetes"}
+var Runtimes = []string{"embedded", "podman", "openshell", "kubernetes", "kubevirt"}
 
 // What is done with the commits of a kick.
 const (
@@ -40,6 +40,7 @@ type (
 		image        *Value[string]
 		podmanSocket *Value[string]
 		kubernetes   *Value[sandbox.KubernetesChoice]
+		kubeVirt     *Value[sandbox.KubeVirtChoice]
 		ociRuntime   *Value[string]
 		network      *Value[string]
 		envAllowlist *Value[[]string]
@@ -124,7 +125,7 @@ var topFields = []field[Config]{
 var sandboxFields = []field[sandboxBlock]{
 	{"enabled", "Opens this gate. Both agent_sandbox.enabled and agents.NAME.sandbox.enabled are needed. Default: false.",
 		object{"type": "boolean"}, func(d *decoder, p place, b *sandboxBlock) { set(d, p, &b.enabled, (*decoder).boolean) }},
-	{"runtime", "What isolates the agent: embedded (the kernel, with the host's programs), podman (a container of an image), openshell (a sandbox of an OpenShell gateway) or kubernetes (a Job). Default: embedded.",
+	{"runtime", "What isolates the agent: embedded (the kernel, with the host's programs), podman (a container of an image), openshell (a sandbox of an OpenShell gateway), kubernetes (a Job) or kubevirt (a virtual machine). Default: embedded.",
 		enumSchema(Runtimes), func(d *decoder, p place, b *sandboxBlock) { setUnlessZero(d, p, &b.runtime, readRuntime) }},
 	{"image", "Container image of the agent, for runtimes that use images: by id, by name with a digest, or by name, which is looked up once a kick. It is never pulled. The embedded runtime uses the host's programs.",
 		object{"type": "string"}, func(d *decoder, p place, b *sandboxBlock) { setUnlessZero(d, p, &b.image, readWord) }},
@@ -136,6 +137,8 @@ var sandboxFields = []field[sandboxBlock]{
 		object{"type": "string"}, func(d *decoder, p place, b *sandboxBlock) { setUnlessZero(d, p, &b.network, readPodmanNetwork) }},
 	{"kubernetes", "The cluster, and what pods need there. An agent's block replaces the global one as a whole.",
 		mappingSchema(kubernetesFields), decodeKubernetes},
+	{"kubevirt", "The cluster, and what machines need there. An agent's block replaces the global one as a whole.",
+		mappingSchema(kubeVirtFields), decodeKubeVirt},
 	{"env_allowlist", "Names of environment variables that are taken from the host. A credential's name is refused, and so is a credential's value when the kick starts. The agent's list replaces the global one. Default: none.",
 		object{"type": "array", "items": object{"type": "string", "pattern": envName.String()}, "uniqueItems": true},
 		func(d *decoder, p place, b *sandboxBlock) { set(d, p, &b.envAllowlist, readAllowlist) }},

@@ -38,10 +38,9 @@ var kubernetesFields = []field[sandbox.KubernetesChoice]{
 	{"service_account", "The pod's account, whose token it does not get. Default: default.",
 		kubeNameSchema, kubeText(func(c *sandbox.KubernetesChoice) *string { return &c.ServiceAccount }, readKubeName)},
 	{"node_selector", "Labels that the pod's node must have.",
-		object{"type": []string{"object", "null"}, "additionalProperties": object{"type": "string"}},
-		func(d *decoder, p place, c *sandbox.KubernetesChoice) { c.NodeSelector = readLabels(d, p) }},
+		labelsSchema, func(d *decoder, p place, c *sandbox.KubernetesChoice) { c.NodeSelector = readLabels(d, p) }},
 	{"tolerations", "Taints of nodes that the pod tolerates: key, and value and effect if they matter.",
-		object{"type": "array", "items": mappingSchema(tolerationFields)}, decodeTolerations},
+		tolerationsSchema, func(d *decoder, p place, c *sandbox.KubernetesChoice) { c.Tolerations = readTolerations(d, p) }},
 	{"affinity", "The pod's affinity, as in a pod: nodeAffinity, podAffinity and podAntiAffinity.",
 		object{"type": []string{"object", "null"}}, decodeAffinity},
 	{"runtime_class", "The pod's RuntimeClass. Default: the cluster's.",
@@ -72,6 +71,11 @@ var kubernetesFields = []field[sandbox.KubernetesChoice]{
 		object{"type": "array", "items": object{"type": "string"}}, kubeList(func(c *sandbox.KubernetesChoice) *[]string { return &c.Canaries }, readHostPort)},
 }
 
+var (
+	labelsSchema      = object{"type": []string{"object", "null"}, "additionalProperties": object{"type": "string"}}
+	tolerationsSchema = object{"type": "array", "items": mappingSchema(tolerationFields)}
+)
+
 var tolerationFields = []field[sandbox.Toleration]{
 	{"key", "The taint's key.", object{"type": "string"}, func(d *decoder, p place, t *sandbox.Toleration) { setText(d, p, &t.Key, readWord) }},
 	{"value", "Its value. Default: any.", object{"type": "string"}, func(d *decoder, p place, t *sandbox.Toleration) { setText(d, p, &t.Value, readWord) }},
@@ -89,13 +93,13 @@ func setText(d *decoder, p place, dst *string, read func(*decoder, place) (strin
 }
 
 // kubeText reads text into a field.
-func kubeText(of func(*sandbox.KubernetesChoice) *string, read func(*decoder, place) (string, bool)) func(*decoder, place, *sandbox.KubernetesChoice) {
-	return func(d *decoder, p place, c *sandbox.KubernetesChoice) { setText(d, p, of(c), read) }
+func kubeText[T any](of func(*T) *string, read func(*decoder, place) (string, bool)) func(*decoder, place, *T) {
+	return func(d *decoder, p place, c *T) { setText(d, p, of(c), read) }
 }
 
 // kubeList reads a list of texts into a field.
-func kubeList(of func(*sandbox.KubernetesChoice) *[]string, read func(*decoder, place) (string, bool)) func(*decoder, place, *sandbox.KubernetesChoice) {
-	return func(d *decoder, p place, c *sandbox.KubernetesChoice) {
+func kubeList[T any](of func(*T) *[]string, read func(*decoder, place) (string, bool)) func(*decoder, place, *T) {
+	return func(d *decoder, p place, c *T) {
 		items, _ := d.list(p, "a list of texts")
 		for _, it := range items {
 			if v, ok := read(d, it); ok {
@@ -105,13 +109,14 @@ func kubeList(of func(*sandbox.KubernetesChoice) *[]string, read func(*decoder, 
 	}
 }
 
-func decodeTolerations(d *decoder, p place, c *sandbox.KubernetesChoice) {
+func readTolerations(d *decoder, p place) (list []sandbox.Toleration) {
 	items, _ := d.list(p, "a list of tolerations")
 	for _, it := range items {
 		var t sandbox.Toleration
 		decodeMapping(d, it, &t, tolerationFields)
-		c.Tolerations = append(c.Tolerations, t)
+		list = append(list, t)
 	}
+	return list
 }
 
 // decodeAffinity reads what Kubernetes has a type for. What that does not know is

@@ -26,6 +26,7 @@ type Resolved struct {
 	// What an operator chooses of Podman; empty: the launcher's own.
 	PodmanSocket, PodmanOCIRuntime, PodmanNetwork Value[string]
 	Kubernetes                                    Value[sandbox.KubernetesChoice]
+	KubeVirt                                      Value[sandbox.KubeVirtChoice]
 	EnvAllowlist                                  Value[[]string]
 	NetworkMode                                   Value[sandbox.NetworkMode]
 	Timeout                                       Value[time.Duration]
@@ -66,6 +67,7 @@ func (c *Config) Agent(name string) (Resolved, error) {
 		PodmanOCIRuntime: first(own.ociRuntime, all.ociRuntime, ""),
 		PodmanNetwork:    first(own.network, all.network, ""),
 		Kubernetes:       first(own.kubernetes, all.kubernetes, sandbox.KubernetesChoice{}),
+		KubeVirt:         first(own.kubeVirt, all.kubeVirt, sandbox.KubeVirtChoice{}),
 		EnvAllowlist:     first(own.envAllowlist, all.envAllowlist, []string{}),
 		NetworkMode:      first(own.networkMode, all.networkMode, sandbox.NetworkRestricted),
 		Timeout:          first(own.timeout, all.timeout, def.Wall),

@@ -26,7 +26,7 @@ func (r Resolved) Rows() []Row {
 		row("kind", r.Kind), row("model", r.Model), row("command", r.Command), row("repo", r.Repo), row("base", r.Base), row("publish", r.Publish),
 		row("sandbox.enabled", r.Enabled), row("sandbox.runtime", r.Runtime), row("sandbox.image", r.Image),
 		row("sandbox.podman_socket", r.PodmanSocket), row("sandbox.podman_oci_runtime", r.PodmanOCIRuntime), row("sandbox.podman_network", r.PodmanNetwork),
-		row("sandbox.kubernetes", r.Kubernetes),
+		row("sandbox.kubernetes", r.Kubernetes), row("sandbox.kubevirt", r.KubeVirt),
 		row("sandbox.env_allowlist", r.EnvAllowlist), row("sandbox.network_mode", r.NetworkMode),
 		{"sandbox.timeout_s", int64(r.Timeout.Value.Seconds()), r.Timeout.Source},
 		row("sandbox.workspace_dir", r.WorkspaceDir), row("sandbox.policy", r.Policy), row("sandbox.limits.cpus", r.CPUs),
@@ -74,7 +74,7 @@ func (r Resolved) WriteTable(w io.Writer) error {
 // cell writes a value in one line, quoted where it would not be read as it is.
 func cell(key string, v any) string {
 	switch v := v.(type) {
-	case sandbox.KubernetesChoice:
+	case sandbox.KubernetesChoice, sandbox.KubeVirtChoice:
 		b, err := json.Marshal(v)
 		if err != nil {
 			return err.Error()

@@ -42,6 +42,8 @@ type Options struct {
 	Image    string // of the sandbox that a runtime with images is tried with
 	// Kubernetes is where pods are tried.
 	Kubernetes sandbox.KubernetesChoice
+	// KubeVirt is where machines are tried, unless Kubernetes says of the cluster.
+	KubeVirt sandbox.KubeVirtChoice
 	// OCIRuntime is what Podman is to start it with; empty: its own choice.
 	OCIRuntime string
 	// OpenShell is the gateway.
@@ -76,6 +78,8 @@ func (o *Options) ForAgent(r config.Resolved) {
 		} {
 			*f.dst = cmp.Or(f.own, *f.dst)
 		}
+	case "kubevirt":
+		o.KubeVirt = r.KubeVirt.Value
 	}
 }
 
@@ -93,6 +97,8 @@ func Run(ctx context.Context, o Options) []Check {
 		checks = append(checks, openShell(ctx, o)...)
 	case o.Runtime == "kubernetes":
 		checks = append(checks, kubernetes(ctx, o)...)
+	case o.Runtime == "kubevirt":
+		checks = append(checks, kubeVirt(ctx, o)...)
 	default:
 		checks = append(checks, embedded(ctx, o.Shim)...)
 	}
@@ -175,6 +181,20 @@ func stateDir(dir string) (string, error) {
 		return dir, nil
 	}
 	return manager.DefaultStateDir()
+}
+
+// onState opens what launchers are made of. There may be no state.
+func onState(o Options) (*manager.State, *sandbox.Embedded, error) {
+	dir, err := stateDir(o.StateDir)
+	if err != nil {
+		return nil, nil, err
+	}
+	state, err := manager.OpenState(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	embedded, err := manager.NewEmbedded(o.Shim)
+	return state, embedded, err
 }
 
 func shimCheck(shim fs.File, err error) Check {

@@ -10,15 +10,10 @@ import (
 // pod on a live one.
 func kubernetes(ctx context.Context, o Options) []Check {
 	const name = "kubernetes sandbox"
-	dir, err := stateDir(o.StateDir)
-	if err != nil {
+	state, embedded, err := onState(o)
+	if state == nil {
 		return nil // the check of the state directory says it
 	}
-	state, err := manager.OpenState(dir)
-	if err != nil {
-		return nil
-	}
-	embedded, err := manager.NewEmbedded(o.Shim)
 	if err != nil {
 		return []Check{notProved(name, err)}
 	}

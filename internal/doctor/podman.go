@@ -109,15 +109,10 @@ func podmanSandbox(ctx context.Context, o Options) []Check {
 	if o.Image == "" {
 		return []Check{{Name: name, Isolation: true, Found: "no image, so no container was looked into", Remedy: "Pass --image; `kick image build` makes an image."}}
 	}
-	dir, err := stateDir(o.StateDir)
-	if err != nil {
+	state, embedded, err := onState(o)
+	if state == nil {
 		return nil // the check of the state directory says it
 	}
-	state, err := manager.OpenState(dir)
-	if err != nil {
-		return nil
-	}
-	embedded, err := manager.NewEmbedded(o.Shim)
 	if err != nil {
 		return []Check{notProved(name, err)}
 	}

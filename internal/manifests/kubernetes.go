@@ -1,12 +1,12 @@
 // Package manifests writes what an operator applies to a cluster before kick
-// runs there. The package's template is the one place where that is written
+// runs there. The package's templates are the one place where that is written
 // down, with the reasons.
 package manifests
 
 import (
 	"bytes"
 	"cmp"
-	_ "embed" // the template
+	"embed"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -22,12 +22,12 @@ import (
 	"github.com/kickhq/kick/sandbox"
 )
 
-//go:embed kubernetes.yaml.tmpl
-var text string
+//go:embed *.yaml.tmpl
+var texts embed.FS
 
-// parsed is the template, when it is first used: most runs of kick do not.
+// parsed are the templates, when they are first used: most runs of kick use none.
 var parsed = sync.OnceValue(func() *template.Template {
-	return template.Must(template.New("kubernetes").Funcs(template.FuncMap{"join": strings.Join}).Parse(text))
+	return template.Must(template.New("").Funcs(template.FuncMap{"join": strings.Join}).ParseFS(texts, "*.yaml.tmpl"))
 })
 
 // Kubernetes says by which names kick's objects are known in a cluster.
@@ -134,14 +134,23 @@ func (k Kubernetes) classes() []class {
 	return list
 }
 
-func (k Kubernetes) check() error {
-	for _, n := range append([]string{k.Sandboxes, k.Gateway, k.Account}, k.PullSecrets...) {
+// checkNames wants names of objects, and a namespace for kick's account that is not
+// that of the sandboxes.
+func checkNames(sandboxes, gateway string, others ...string) error {
+	for _, n := range append([]string{sandboxes, gateway}, others...) {
 		if !label.MatchString(n) {
 			return fmt.Errorf("%q is no name in Kubernetes: write 1 to 63 lower-case letters, digits and dashes", n)
 		}
 	}
-	if k.Sandboxes == k.Gateway {
-		return fmt.Errorf("sandboxes and kick's account share the namespace %s: give kick one of its own, since whoever may make pods beside an account can use it", k.Gateway)
+	if sandboxes == gateway {
+		return fmt.Errorf("sandboxes and kick's account share the namespace %s: give kick one of its own, since whoever may make sandboxes beside an account can use it", gateway)
+	}
+	return nil
+}
+
+func (k Kubernetes) check() error {
+	if err := checkNames(k.Sandboxes, k.Gateway, append(k.PullSecrets, k.Account)...); err != nil {
+		return err
 	}
 	if k.Image != "" {
 		if _, err := name.ParseReference(k.Image); err != nil {
@@ -194,7 +203,7 @@ func (k Kubernetes) YAML() ([]byte, error) {
 		return nil, err
 	}
 	var b bytes.Buffer
-	err = parsed().Execute(&b, struct {
+	err = parsed().ExecuteTemplate(&b, "kubernetes.yaml.tmpl", struct {
 		Kubernetes
 		Rules           []sandbox.KubernetesRule
 		NetworkPolicies string
@@ -223,7 +232,13 @@ func (k Kubernetes) pool() (string, error) {
 			return "", err
 		}
 		objects = []any{d}
-	default:
+	}
+	return objectsYAML(objects)
+}
+
+// objectsYAML writes objects as people would. Of none it is empty.
+func objectsYAML(objects []any) (string, error) {
+	if len(objects) == 0 {
 		return "", nil
 	}
 	var out bytes.Buffer

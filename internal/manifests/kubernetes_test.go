@@ -38,22 +38,27 @@ func TestKubernetesGolden(t *testing.T) {
 		"../../deploy/kubernetes.yaml":            Default(),
 		filepath.Join("testdata", "outside.yaml"): outside(),
 	} {
-		got, err := k.YAML()
-		if err != nil {
+		checkGolden(t, file, k.YAML)
+	}
+}
+
+func checkGolden(t *testing.T, file string, write func() ([]byte, error)) {
+	t.Helper()
+	got, err := write()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if err := os.WriteFile(file, got, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if *update {
-			if err := os.WriteFile(file, got, 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !bytes.Equal(got, want) {
-			t.Errorf("%s differs, run with -update and look at the difference:\n%s", file, got)
-		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("%s differs, run with -update and look at the difference:\n%s", file, got)
 	}
 }
 
@@ -71,17 +76,17 @@ func withPool() Kubernetes {
 // with a warm pool none are made.
 func TestKubernetesRights(t *testing.T) {
 	t.Parallel()
-	checkRights(t, outside(), sandbox.KubernetesRules)
-	checkRights(t, withPool(), slices.Concat(sandbox.KubernetesRules, sandbox.KubernetesPoolRules))
+	checkRights(t, outside().YAML, sandbox.KubernetesRules)
+	checkRights(t, withPool().YAML, slices.Concat(sandbox.KubernetesRules, sandbox.KubernetesPoolRules))
 	claim := Default()
 	claim.Claim = true
-	checkRights(t, claim, slices.Concat(sandbox.KubernetesRules, sandbox.KubernetesClaimRules))
-	checkRights(t, withWarmPool(), sandbox.KubernetesWarmRules)
+	checkRights(t, claim.YAML, slices.Concat(sandbox.KubernetesRules, sandbox.KubernetesClaimRules))
+	checkRights(t, withWarmPool().YAML, sandbox.KubernetesWarmRules)
 }
 
-func checkRights(t *testing.T, k Kubernetes, rules []sandbox.KubernetesRule) {
+func checkRights(t *testing.T, write func() ([]byte, error), rules []sandbox.KubernetesRule) {
 	t.Helper()
-	file, err := k.YAML()
+	file, err := write()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -292,7 +292,7 @@ func apply(req *manager.Request, o *Options, r config.Resolved) error {
 	req.WorkspaceDir = r.WorkspaceDir.Value
 	fill(&o.Image, r.Image.Value)
 	fill(&o.OCIRuntime, r.PodmanOCIRuntime.Value)
-	req.Kubernetes = r.Kubernetes.Value
+	req.Kubernetes, req.KubeVirt = r.Kubernetes.Value, r.KubeVirt.Value
 	req.Podman.Socket, req.Podman.Network = r.PodmanSocket.Value, r.PodmanNetwork.Value
 	if req.Podman.Network != "" && o.Network == string(sandbox.NetworkNone) {
 		return fmt.Errorf("the network mode is none, and %s gives the agent the network %s: remove one of the two", r.PodmanNetwork.Source, req.Podman.Network)
@@ -307,7 +307,7 @@ func apply(req *manager.Request, o *Options, r config.Resolved) error {
 // Weaknesses are the names that Options.AcceptWeaker may hold.
 func Weaknesses() []string {
 	names := slices.Clone(sandbox.EmbeddedProperties) // those of Podman's containers are among them
-	for _, p := range slices.Concat(sandbox.GuestProperties, sandbox.OpenShellProperties, sandbox.KubernetesProperties) {
+	for _, p := range slices.Concat(sandbox.GuestProperties, sandbox.OpenShellProperties, sandbox.KubernetesProperties, sandbox.KubeVirtProperties) {
 		if !slices.Contains(names, p) {
 			names = append(names, p)
 		}
@@ -358,9 +358,9 @@ func openShell(req *manager.Request, o Options) error {
 	return nil
 }
 
-// kubernetes takes over the flags that say where pods run.
+// kubernetes takes over the flags that say where pods and machines run.
 func kubernetes(req *manager.Request, o Options) error {
-	k := &req.Kubernetes
+	k, v := &req.Kubernetes, &req.KubeVirt
 	if own := &o.Kubernetes.Kubeconfig; *own != "" {
 		// A later kick, from another directory, looks for what this one left.
 		abs, err := filepath.Abs(*own)
@@ -376,21 +376,25 @@ func kubernetes(req *manager.Request, o Options) error {
 		}
 	}
 	for _, f := range []struct {
-		flag string
-		dst  *string
-		v    string
+		flag         string
+		dst, machine *string // nil: machines have none
+		v            string
 	}{
-		{"kubeconfig", &k.Kubeconfig, o.Kubernetes.Kubeconfig}, {"context", &k.Context, o.Kubernetes.Context}, {"namespace", &k.Namespace, o.Kubernetes.Namespace},
-		{"gateway", &k.Gateway, o.Kubernetes.Gateway}, {"shim-image", &k.ShimImage, o.Kubernetes.ShimImage},
-		{"claim", &k.Claim, o.Kubernetes.Claim},
+		{"kubeconfig", &k.Kubeconfig, &v.Kubeconfig, o.Kubernetes.Kubeconfig}, {"context", &k.Context, &v.Context, o.Kubernetes.Context},
+		{"namespace", &k.Namespace, &v.Namespace, o.Kubernetes.Namespace}, {"gateway", &k.Gateway, nil, o.Kubernetes.Gateway},
+		{"shim-image", &k.ShimImage, nil, o.Kubernetes.ShimImage}, {"claim", &k.Claim, nil, o.Kubernetes.Claim},
 	} {
-		if f.v == "" {
-			continue
-		}
-		if req.Runtime != "kubernetes" {
+		switch {
+		case f.v == "":
+		case req.Runtime == "kubernetes":
+			*f.dst = f.v
+		case req.Runtime == "kubevirt" && f.machine != nil:
+			*f.machine = f.v
+		case f.machine != nil:
+			return fmt.Errorf("--%s is for Kubernetes: pass --runtime kubernetes or kubevirt, or leave it out", f.flag)
+		default:
 			return fmt.Errorf("--%s is for Kubernetes: pass --runtime kubernetes, or leave it out", f.flag)
 		}
-		*f.dst = f.v
 	}
 	return nil
 }
@@ -406,7 +410,7 @@ func settings(req *manager.Request, o Options) error {
 	}
 	switch req.Image = o.Image; {
 	case req.Runtime == "embedded" && req.Image != "":
-		return errors.New("--image: the embedded runtime runs this host's programs and takes no image: leave it out, or pass --runtime podman, openshell or kubernetes")
+		return errors.New("--image: the embedded runtime runs this host's programs and takes no image: leave it out, or pass --runtime podman, openshell, kubernetes or kubevirt")
 	case req.Runtime != "embedded" && req.Image == "":
 		return fmt.Errorf("--runtime %s runs agents in an image, and there is none: pass --image, or set image in kick.yaml (`kick image build` makes one)", req.Runtime)
 	case req.Image != "" && len(req.ProgramDirs) > 0:
