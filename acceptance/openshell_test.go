@@ -75,7 +75,7 @@ func TestOpenShell(t *testing.T) {
 	t.Parallel()
 	u := newOpenShellUser(t, openshelltest.Options{})
 	t.Run("kicks", func(t *testing.T) {
-		asEmbedded{runtime: "openshell", flags: onOpenShell, dir: t.TempDir(), seed: seedBare(t), command: u.command}.run(t, everyAgent())
+		asEmbedded{runtime: "openshell", flags: onOpenShell, dir: t.TempDir(), seed: seedBare(t), command: u.command, kills: "fork bomb"}.run(t, everyAgent())
 	})
 	if left := u.g.Sandboxes(); len(left) > 0 {
 		t.Errorf("left: %q", left)

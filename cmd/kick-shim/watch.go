@@ -83,15 +83,15 @@ func (w *watcher) watchGrowth() {
 		case <-time.After(pause):
 		}
 		begin := time.Now()
-		if w.limits.Uncounted && w.lookAtProcesses() {
-			killAll(syscall.SIGKILL) // at once: it would have more each moment
-			return
-		}
+		over := w.limits.Uncounted && w.lookAtProcesses()
 		if w.limits.Memory > 0 && w.lookAtMemory() > w.limits.Memory {
 			w.mu.Lock()
 			w.used.OOMKills++
 			w.mu.Unlock()
-			w.end()
+			over = true
+		}
+		if over {
+			killAll(syscall.SIGKILL) // at once: it would have more each moment
 			return
 		}
 		pause = min(max(growthMin, watchShare*time.Since(begin)), growthMax)
