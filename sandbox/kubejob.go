@@ -216,10 +216,15 @@ type kubeCluster struct {
 	client    *kube.Client
 	watch     *kubeWatch
 	namespace string
-	server    []string // the API server's addresses, as HOST:PORT
-	digest    string   // of the shim
-	key       []byte   // from which those of lines are derived
+	server    []string      // the API server's addresses, as HOST:PORT
+	digest    string        // of the shim
+	key       []byte        // from which those of lines are derived
+	making    chan struct{} // has one for each Job that is being made
 }
+
+// kubeMaking is how many Jobs a launcher makes at once, as many as it may have calls
+// under way. Others wait before they have written theirs, which is large.
+const kubeMaking = 64
 
 // open finds the cluster. It asks it nothing.
 func (l *Kubernetes) open() (*Kubernetes, error) {
@@ -257,7 +262,7 @@ func (l *Kubernetes) find() (*kubeCluster, error) {
 	if err != nil {
 		return fail("find a Kubernetes cluster", err, "Set kubernetes.kubeconfig in kick.yaml, --kubeconfig or KUBECONFIG, or run kick in a pod with an account")
 	}
-	c := &kubeCluster{namespace: cmp.Or(l.config.Namespace, namespace)}
+	c := &kubeCluster{namespace: cmp.Or(l.config.Namespace, namespace), making: make(chan struct{}, kubeMaking)}
 	if c.client, err = kube.New(config); err != nil {
 		return fail("speak with the cluster", err, "See the kubeconfig")
 	}

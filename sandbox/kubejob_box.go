@@ -60,6 +60,7 @@ type kubeBox struct {
 // Bounds of what is done again.
 const (
 	kubeAttempts = 3                // to have a pod, where the cluster took the one before away
+	kubeAnew     = 30 * time.Second // of a Job for which there is no room
 	kubeRemove   = 2 * time.Minute  // for the end of a pod and its Job
 	kubeAdopt    = 15 * time.Second // for the pod of an orphan to be seen, and come to
 )
@@ -107,25 +108,51 @@ func (b *kubeBox) attempt(ctx context.Context) error {
 		if err == nil || !n.again || try == kubeAttempts || ctx.Err() != nil {
 			return err
 		}
-		if err := b.remove(); err != nil {
+		if err := b.unmake(); err != nil {
 			return err
 		}
-		b.object = kubeObject{}
 	}
 }
 
+// unmake removes what was made for the kick, so that it can be made anew.
+func (b *kubeBox) unmake() error {
+	err := b.remove()
+	if err == nil {
+		b.object = kubeObject{}
+		b.eye.expect(b.object)
+	}
+	return err
+}
+
 // awaitStart waits until the pod runs, and gives it the base where it waits for that.
+// A Job for which a quota has no room is made anew now and then: its controller tries
+// less and less often, up to once a minute, and Jobs that came later take the room.
 func (b *kubeBox) awaitStart(ctx context.Context) (kubeNews, error) {
+	until := time.Now().Add(b.launcher.config.Pending)
 	for {
-		waiting, cancel := context.WithTimeoutCause(ctx, b.launcher.config.Pending, errPending)
+		next := time.Now().Add(kubeAnew)
+		if next.After(until) {
+			next = until
+		}
+		waiting, cancel := context.WithDeadlineCause(ctx, next, errPending)
 		n, err := b.awaitPod(waiting)
 		cancel()
-		if !errors.Is(err, errWantsBase) {
+		switch {
+		case errors.Is(err, errWantsBase):
+			b.given = true
+			if err := b.giveBase(ctx); err != nil {
+				return n, err
+			}
+			until = time.Now().Add(b.launcher.config.Pending)
+		case !errors.Is(err, errPending) || ctx.Err() != nil || !time.Now().Before(until):
 			return n, err
-		}
-		b.given = true
-		if err := b.giveBase(ctx); err != nil {
-			return n, err
+		case n.noRoom:
+			if err := b.unmake(); err != nil {
+				return n, err
+			}
+			if err := b.make(ctx); err != nil {
+				return n, err
+			}
 		}
 	}
 }
@@ -162,6 +189,12 @@ func (b *kubeBox) make(ctx context.Context) error {
 		}
 	}
 	b.expect(nil)
+	select {
+	case l.making <- struct{}{}:
+		defer func() { <-l.making }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 	return makeOwner(ctx, b, kube.Jobs, b.plan.whole(), jobMeta)
 }
 

@@ -30,6 +30,8 @@ type kubeNews struct {
 	// again tells an end that says nothing about the kick: another pod may fare
 	// better.
 	again bool
+	// noRoom tells a Job without a pod, since a quota has no room for that.
+	noRoom bool
 }
 
 // kubeSeen is what was seen of a Job last.
@@ -102,7 +104,7 @@ func (s *kubeSeen) withoutPod() kubeNews {
 		return n
 	}
 	if strings.Contains(s.jobSaid, "exceeded quota") {
-		n.why, n.remedy = "quota is full: "+s.jobSaid, remedyQuota
+		n.why, n.remedy, n.noRoom = "quota is full: "+s.jobSaid, remedyQuota, true
 		return n
 	}
 	n.remedy = remedyRefused

@@ -58,7 +58,7 @@ func TestKubeNews(t *testing.T) {
 		"quota full": {
 			job:  `{}`,
 			seen: kubeSeen{jobCause: "FailedCreate", jobSaid: `Error creating: pods "kick-k1-x7zpl" is forbidden: exceeded quota: kick-none, requested: pods=1, used: pods=0, limited: pods=0`},
-			want: kubeNews{why: "quota is full: Error creating", remedy: "ResourceQuota"},
+			want: kubeNews{why: "quota is full: Error creating", remedy: "ResourceQuota", noRoom: true},
 		},
 		"refused by Pod Security": {
 			job:  `{}`,
@@ -227,8 +227,8 @@ func kubeObjectOf[T any](t *testing.T, text string) *T {
 // isNews compares news, of whose texts want has a part.
 func isNews(t *testing.T, got, want kubeNews) {
 	t.Helper()
-	if got.phase != want.phase || got.reason != want.reason || got.again != want.again {
-		t.Errorf("phase %d, reason %q, again %v; want %d, %q, %v: %s", got.phase, got.reason, got.again, want.phase, want.reason, want.again, got.why)
+	if got.phase != want.phase || got.reason != want.reason || got.again != want.again || got.noRoom != want.noRoom {
+		t.Errorf("phase %d, reason %q, again %v, no room %v; want %d, %q, %v, %v: %s", got.phase, got.reason, got.again, got.noRoom, want.phase, want.reason, want.again, want.noRoom, got.why)
 	}
 	if !strings.Contains(got.why, want.why) {
 		t.Errorf("%q lacks %q", got.why, want.why)
