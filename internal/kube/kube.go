@@ -249,20 +249,27 @@ func (c *Client) do(ctx context.Context, k call, into any) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	return Again(ctx, func() error {
-		body, err := c.open(ctx, k)
-		if err != nil {
-			return err
-		}
-		defer body.Close()
-		if into == nil {
-			return nil
-		}
-		if err := json.NewDecoder(io.LimitReader(body, maxAnswer)).Decode(into); err != nil {
-			return c.fail(k, err)
-		}
+	// A call takes ten times the stack that its caller has, who would keep that while
+	// it waits for what comes of it: thousands do.
+	called := make(chan error)
+	go func() { called <- Again(ctx, func() error { return c.once(ctx, k, into) }) }()
+	return <-called
+}
+
+// once makes a call once.
+func (c *Client) once(ctx context.Context, k call, into any) error {
+	body, err := c.open(ctx, k)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	if into == nil {
 		return nil
-	})
+	}
+	if err := json.NewDecoder(io.LimitReader(body, maxAnswer)).Decode(into); err != nil {
+		return c.fail(k, err)
+	}
+	return nil
 }
 
 // How long a call is made again where the API server does not answer or says that
