@@ -182,7 +182,7 @@ func TestOnPodmanNoImage(t *testing.T) {
 	} {
 		r := launch(t, l, LaunchSpec{Image: image, Command: []string{"true"}})
 		var said *Error
-		if !errors.As(r.err, &said) || said.Kind != ErrSpec || !strings.Contains(r.err.Error(), want) || said.Remedy == "" {
+		if !errors.As(r.err, &said) || !errors.Is(r.err, ErrSpec) || !strings.Contains(r.err.Error(), want) || said.Remedy == "" {
 			t.Errorf("%s: %v, want what says %q and what to do", image, r.err, want)
 		}
 	}
