@@ -187,13 +187,30 @@ func (r *run) salvage(ctx context.Context, entries []Entry) error {
 		return fmt.Errorf("salvage kick %s: %w", r.k.ID, err)
 	}
 	_, started := field(entries, agentStarted, "")
-	_, bundled := field(entries, workBundled, "")
-	if r.lost = res.Reason == sandbox.ReasonLost; r.lost && (!started || bundled) {
+	if r.lost = res.Reason == sandbox.ReasonLost; r.lost && (!started || r.came()) {
 		res.Missing = nil // there was none, or all of it had come
 	}
 	r.out.Missing = res.Missing
 	r.takeWork(res)
 	return nil
+}
+
+// came tells whether all of the work is on this host that the sandbox has announced,
+// which it does before it sends any: kick may have been killed while it removed the
+// sandbox.
+func (r *run) came() bool {
+	w, err := r.sink.Work()
+	if err != nil {
+		return false // none was announced, or nobody can tell what
+	}
+	for a, some := range map[sandbox.Artifact]bool{
+		sandbox.FinalBundle: w.Commits > 0, sandbox.RestBundle: len(w.Unpublished)+w.Stashes > 0, sandbox.DirtyArchive: w.DirtyCount > 0,
+	} {
+		if _, there := r.sink.Path(a); some && !there {
+			return false
+		}
+	}
+	return true
 }
 
 // forget removes the mark of a kick that has an outcome.

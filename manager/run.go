@@ -72,11 +72,8 @@ type run struct {
 	scan    *scan.Scanner
 }
 
-// Events of the journal: the agent runs, and all of its work is on this host.
-const (
-	agentStarted = "agent-started"
-	workBundled  = "bundled"
-)
+// agentStarted is the journal's event of an agent's start.
+const agentStarted = "agent-started"
 
 // fail records how the kick ended, if it has not ended already.
 func (r *run) fail(code Code, err error) {
@@ -313,7 +310,7 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 			}
 			began = e.Time
 		case sandbox.EventBundled:
-			err = errors.Join(err, r.k.Journal.Note(workBundled, nil))
+			err = errors.Join(err, r.k.Journal.Note("bundled", nil))
 			r.report("collect", "work taken out as bundles", began, nil)
 		}
 	}
