@@ -381,7 +381,9 @@ func TestKubeVirtOrphan(t *testing.T) {
 	}
 	// Nothing has run in a machine that has not started, so nobody waits for it.
 	killed(kubevirttest.NoImage, func(io.Reader) {
-		m.n.Kubectl(t, "wait", "--for=create", "--timeout=120s", "--namespace", m.n.Name, "virtualmachineinstance/"+k.name(), "secret/"+k.name())
+		for _, made := range []string{"virtualmachineinstance/", "secret/"} {
+			m.n.Kubectl(t, "wait", "--for=create", "--timeout=120s", "--namespace", m.n.Name, made+k.name())
+		}
 	})
 	began := time.Now()
 	res, err := k.l.Run(t.Context(), k.spec)
