@@ -212,7 +212,7 @@ func TestKubeWarmFaultsBefore(t *testing.T) {
 		want   []string
 	}{
 		"no such pool": {quota: 1, config: func(c *sandbox.KubernetesConfig) { c.WarmPool = "others" }, want: []string{"find warm pool others", "not found", "kick manifests kubernetes"}},
-		"other limits": {quota: 1, spec: func(s *sandbox.LaunchSpec) { s.Limits.Memory = 1 << 30 }, want: []string{"another image, shim or limits", "kick manifests kubernetes"}},
+		"other limits": {quota: 1, spec: func(s *sandbox.LaunchSpec) { s.Limits.Memory = 1 << 30 }, want: []string{"another image, shim, limits or keys", "kick manifests kubernetes"}},
 		"no template": {
 			quota: 1, want: []string{"TemplateNotFound", "kick manifests kubernetes"},
 			fault: func(t *testing.T, n *kubetest.Namespace) {
@@ -335,7 +335,12 @@ func TestKubeWarmVerbs(t *testing.T) {
 				if toTakeOver[name] {
 					spec.Command, spec.Workspace.Sink = nil, &artifactSink{}
 				}
-				_, err := newWarm(t, shortly).Run(context.Background(), spec)
+				l := newWarm(t, shortly)
+				awaitLack(t, l, name)
+				_, err := l.Run(context.Background(), spec)
+				if err == nil && toReap[name] {
+					_, err = l.Reap(context.Background())
+				}
 				if err == nil || !strings.Contains(err.Error(), verb) || !strings.Contains(err.Error(), r.Resource) {
 					t.Errorf("%v", err)
 				}
