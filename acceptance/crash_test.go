@@ -66,16 +66,22 @@ func TestCrash(t *testing.T) {
 			if !s.work || published {
 				return
 			}
-			if o.KeptAt == "" {
-				t.Fatalf("the work is lost: %+v", o)
-			}
-			clone := filepath.Join(t.TempDir(), "c")
-			run(t, "", "git", "clone", "-q", bare, clone)
-			run(t, clone, "git", "fetch", "-q", filepath.Join(o.KeptAt, "final.bundle"), "HEAD:kept")
-			if got := run(t, clone, "git", "show", "kept:work"); got != "precious\n" {
-				t.Errorf("the kept work is %q", got)
-			}
+			wantKept(t, bare, o)
 		})
+	}
+}
+
+// wantKept wants the work of a kick that was killed: a file of its name.
+func wantKept(t *testing.T, bare string, o manager.Outcome) {
+	t.Helper()
+	if o.KeptAt == "" {
+		t.Fatalf("the work is lost: %+v", o)
+	}
+	clone := filepath.Join(t.TempDir(), "c")
+	run(t, "", "git", "clone", "-q", bare, clone)
+	run(t, clone, "git", "fetch", "-q", filepath.Join(o.KeptAt, "final.bundle"), "HEAD:kept")
+	if got := run(t, clone, "git", "show", "kept:work"); got != "precious\n" {
+		t.Errorf("the kept work is %q", got)
 	}
 }
 

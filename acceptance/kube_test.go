@@ -188,20 +188,6 @@ func TestKubeKilled(t *testing.T) {
 	}
 }
 
-// wantKept wants the work of a kick that was killed: a file of its name.
-func wantKept(t *testing.T, bare string, o manager.Outcome) {
-	t.Helper()
-	if o.KeptAt == "" {
-		t.Fatalf("the work is lost: %+v", o)
-	}
-	clone := filepath.Join(t.TempDir(), "c")
-	run(t, "", "git", "clone", "-q", bare, clone)
-	run(t, clone, "git", "fetch", "-q", filepath.Join(o.KeptAt, "final.bundle"), "HEAD:kept")
-	if got := run(t, clone, "git", "show", "kept:work"); got != "precious\n" {
-		t.Errorf("the kept work is %q", got)
-	}
-}
-
 // bystanders are what others have in the namespace: a Job that bears kick's labels under
 // another name, and one of a kick of another host.
 const bystanders = `{apiVersion: batch/v1, kind: Job, metadata: {name: others, namespace: %[1]s, labels: {kick.id: k1, kick.owner: elsewhere}, annotations: {kick.lifetime: 0s}}, spec: {suspend: true, template: {spec: {restartPolicy: Never, containers: [{name: c, image: none}]}}}}

@@ -83,12 +83,7 @@ func TestKubeVirtKilled(t *testing.T) {
 	if left := n.Kubectl(t, "get", "virtualmachineinstances,secrets", "--namespace", n.Name, "--output", "name"); strings.TrimSpace(left) != "" {
 		t.Errorf("left behind: %s\n%s", left, said)
 	}
-	clone := filepath.Join(t.TempDir(), "c")
-	run(t, "", "git", "clone", "-q", bare, clone)
-	run(t, clone, "git", "fetch", "-q", filepath.Join(o.KeptAt, "final.bundle"), "HEAD:kept")
-	if got := run(t, clone, "git", "show", "kept:work"); got != "precious\n" {
-		t.Errorf("the kept work is %q", got)
-	}
+	wantKept(t, bare, o)
 }
 
 // TestKubeVirtDoctor looks at the cluster, and proves a machine's properties.

@@ -91,11 +91,11 @@ func passedOn(c *net.UnixConn) (net.Conn, error) {
 	}
 	messages, err := unix.ParseSocketControlMessage(rights[:m])
 	if err != nil || len(messages) != 1 {
-		return nil, fmt.Errorf("what opens connections passes on %d messages: %w", len(messages), err)
+		return nil, errors.Join(fmt.Errorf("what opens connections passes on %d messages", len(messages)), err)
 	}
 	fds, err := unix.ParseUnixRights(&messages[0])
 	if err != nil || len(fds) != 1 {
-		return nil, fmt.Errorf("what opens connections passes on %d descriptors: %w", len(fds), err)
+		return nil, errors.Join(fmt.Errorf("what opens connections passes on %d descriptors", len(fds)), err)
 	}
 	f := os.NewFile(uintptr(fds[0]), "connection")
 	defer f.Close()

@@ -88,7 +88,11 @@ func manifestsKubernetesRun(o *kubernetesOptions) error {
 	if err := o.forAgent(); err != nil {
 		return err
 	}
-	out, err := o.YAML()
+	return writeManifests(o.YAML())
+}
+
+// writeManifests writes what became of the flags.
+func writeManifests(out []byte, err error) error {
 	if err != nil {
 		return usageError{err}
 	}
@@ -177,12 +181,7 @@ func manifestsKubeVirtRun(o *kubeVirtOptions) error {
 	if err := o.forAgent(); err != nil {
 		return err
 	}
-	out, err := o.YAML()
-	if err != nil {
-		return usageError{err}
-	}
-	_, err = os.Stdout.Write(out)
-	return err
+	return writeManifests(o.YAML())
 }
 
 // forAgent takes from kick.yaml what an agent's machines are made as, and from the

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"strings"
@@ -242,6 +243,18 @@ func proved(ctx context.Context, name string, l sandbox.Preflighter) []Check {
 	}
 	if len(checks) == 0 {
 		checks = []Check{{Name: name, Isolation: true, Found: "nothing was proved", Remedy: "Report this with the output of `kick doctor -o json` and " + os.Args[0] + " version."}}
+	}
+	return checks
+}
+
+// provedOnce is proved by a launcher that nothing else needs.
+func provedOnce(ctx context.Context, name string, l interface {
+	sandbox.Preflighter
+	io.Closer
+}) []Check {
+	checks := proved(ctx, name, l)
+	if err := l.Close(); err != nil {
+		checks = append(checks, notProved(name, err))
 	}
 	return checks
 }

@@ -31,11 +31,7 @@ func kubernetes(ctx context.Context, o Options) []Check {
 	if o.Image == "" {
 		return append(checks, Check{Name: name, Isolation: true, Found: "no image, so no pod was looked into", Remedy: "Pass --image."})
 	}
-	checks = append(checks, proved(ctx, name, l)...)
-	if err := l.Close(); err != nil {
-		checks = append(checks, notProved(name, err))
-	}
-	return checks
+	return append(checks, provedOnce(ctx, name, l)...)
 }
 
 // gatewayPort looks whether the egress gateway can listen for what pods reach at an

@@ -28,11 +28,7 @@ func openShell(ctx context.Context, o Options) []Check {
 	if err != nil {
 		return []Check{gateway, notProved(name, err)}
 	}
-	checks := append([]Check{gateway}, proved(ctx, name, l.With(o.OpenShell))...)
-	if err := l.Close(); err != nil {
-		checks = append(checks, notProved(name, err))
-	}
-	return checks
+	return append([]Check{gateway}, provedOnce(ctx, name, l.With(o.OpenShell))...)
 }
 
 // again reads the shim from its beginning.

@@ -120,10 +120,5 @@ func podmanSandbox(ctx context.Context, o Options) []Check {
 	if err != nil {
 		return []Check{notProved(name, err)}
 	}
-	l = l.With(sandbox.PodmanChoice{OCIRuntime: o.OCIRuntime})
-	checks := proved(ctx, name, l)
-	if err := l.Close(); err != nil {
-		checks = append(checks, notProved(name, err))
-	}
-	return checks
+	return provedOnce(ctx, name, l.With(sandbox.PodmanChoice{OCIRuntime: o.OCIRuntime}))
 }
