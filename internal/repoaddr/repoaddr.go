@@ -146,7 +146,11 @@ func parseURL(scheme, rest string) (Address, error) {
 	if u.RawPath != "" {
 		u.RawPath = "/" + strings.Trim(u.RawPath, "/")
 	}
-	return Address{URL: u.String(), Protocol: scheme, Host: u.Host, Path: path}, nil
+	a := Address{URL: u.String(), Protocol: scheme, Host: u.Host, Path: path}
+	if len(a.URL) > maxLength {
+		return Address{}, refuse("check its spelling", "the repository's URL is longer than %d bytes once its characters are escaped", maxLength)
+	}
+	return a, nil
 }
 
 func isAddr(host string) bool {

@@ -81,6 +81,7 @@ func TestParseRefuses(t *testing.T) {
 		{"NUL", "/tmp/\x00", "control"},
 		{"NUL in a file URL", "file:///tmp/%00", "no absolute path"},
 		{"longer than a path can be", "/" + strings.Repeat("a", maxLength), "longer than"},
+		{"longer once escaped", "https://h/" + strings.Repeat("é", maxLength/4), "longer than"},
 		{"missing path", "/nonexistent/repo", "no repository at"},
 		{"file as path", "/dev/null", "not a directory"},
 		{"file URL to a host", "file://host/srv/a", "another host"},
@@ -103,6 +104,7 @@ func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		"https://github.com/acme/api", "git@github.com:acme/api.git", "ssh://git@h:22/a/b", "https://u:hunter2@h/a", "u:hunter2@h:a", "file:///tmp", "http://[::1]/x",
 		"http://localhost:1/a/b", "ext::x", "//x", "https://h:80@x", "https://h/%2f/a%2F", "https://h/a//",
+		"https://h/" + strings.Repeat("\xff", 2000),
 	} {
 		f.Add(s)
 	}

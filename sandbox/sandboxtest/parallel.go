@@ -49,6 +49,8 @@ func (s *suite) eightAtOnce(t *testing.T) {
 			}
 		})
 	}
+	defer reaping.Wait() // before its context ends
+	defer close(stop)
 	var runs []*launched
 	var goOn []func(*launched)
 	for i := range 8 {
@@ -77,8 +79,6 @@ func (s *suite) eightAtOnce(t *testing.T) {
 	if len(ids) != 8 {
 		t.Errorf("%d different ids", len(ids))
 	}
-	close(stop)
-	reaping.Wait()
 }
 
 // wentOn tells whether a run of waits ended as it was to.
