@@ -32,6 +32,7 @@ var agentCases = []agentCase{
 	{name: "two commits", want: manager.Published, script: `echo one >one.txt; git add -A; git commit -qm 'add one'; echo two >>one.txt; git commit -qam 'extend one'`},
 	{name: "dirt left beside a commit", want: manager.Published, script: `printf a >a; git add a; git commit -qm a; printf b >uncommitted.txt`},
 	{name: "only dirt", want: manager.Nothing, script: `printf b >uncommitted.txt`},
+	{name: "only dirt that git is told not to look at", want: manager.Nothing, script: `git update-index --assume-unchanged README.md; echo more >>README.md; git update-index --skip-worktree docs/index.md; echo more >>docs/index.md; test -z "$(git status --porcelain)"`},
 	{name: "merge of the agent's own branch", want: manager.Published, script: `git checkout -qb side; echo s >s; git add s; git commit -qm s; git checkout -q -; echo t >t; git add t; git commit -qm t; git merge -q --no-ff -m 'merge side' side`},
 	{name: "new executable", want: manager.Published, script: `printf '#!/bin/sh\necho hi\n' >tool.sh; chmod +x tool.sh; git add -A; git commit -qm 'add tool'`},
 	{name: "relative symlink", want: manager.Published, script: `ln -s README.md docs-link; git add -A; git commit -qm 'link to readme'`},

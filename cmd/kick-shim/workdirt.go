@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"strings"
 )
 
@@ -42,12 +41,15 @@ type statusResult struct {
 // them.
 func (v *view) status(limit int) statusResult {
 	var st statusResult
-	if st.err = checkIndex(v.root); st.err != nil {
+	if st.err = v.copyIndex(); st.err != nil {
+		return st
+	}
+	if st.err = v.unhide(); st.err != nil {
 		return st
 	}
 	out := &records{sep: 0, f: func(rec string) {
 		e, ok := parseStatus(rec)
-		if !ok || e.path == hiveDir || strings.HasPrefix(e.path, hiveDir+"/") {
+		if !ok || inHive(e.path) {
 			return
 		}
 		if st.count++; st.count <= limit {
@@ -59,20 +61,70 @@ func (v *view) status(limit int) statusResult {
 	return st
 }
 
+func inHive(name string) bool {
+	return name == hiveDir || strings.HasPrefix(name, hiveDir+"/")
+}
+
 // maxIndex is what an index of two million files takes. git reads it whole.
 const maxIndex = 256 << 20
 
-func checkIndex(root *os.Root) error {
-	info, err := root.Lstat(".git/index")
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
+// copyIndex copies the workspace's index, if there is one. The copy has the time
+// of the original, by which git tells which files may have changed unseen since.
+func (v *view) copyIndex() error {
+	f, info, err := openRegular(v.root, ".git/index")
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil
-	case err != nil:
+	}
+	if err != nil {
 		return err
-	case !info.Mode().IsRegular():
-		return errors.New(".git/index is not a regular file")
-	case info.Size() > maxIndex:
+	}
+	defer f.Close()
+	if info.Size() > maxIndex {
 		return fmt.Errorf(".git/index has %d bytes, at most %d are read", info.Size(), maxIndex)
+	}
+	out, err := os.OpenFile(v.index, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, io.LimitReader(f, maxIndex))
+	return errors.Join(err, out.Close(), os.Chtimes(v.index, info.ModTime(), info.ModTime()))
+}
+
+// maxMarked bounds the names of files that git was told not to look at.
+const maxMarked = 64 << 20
+
+// unhide takes the marks off the index's copy that tell git not to look at a
+// file (update-index --assume-unchanged and --skip-worktree). A file that is not
+// in the work tree keeps the second one: a sparse checkout left it out.
+func (v *view) unhide() error {
+	assumed, skipped := &capped{max: maxMarked}, &capped{max: maxMarked}
+	var full error
+	dirs := dirKinds{root: v.root, known: map[string]dirKind{}}
+	out := &records{sep: 0, f: func(rec string) {
+		tag, name, _ := strings.Cut(rec, " ")
+		if tag == "H" || full != nil || inHive(name) {
+			return
+		}
+		if tag == "h" || tag == "s" {
+			_, full = assumed.Write([]byte(name + "\x00"))
+		}
+		if tag != "S" && tag != "s" || full != nil || dirs.kind(path.Dir(name)) != realDir {
+			return
+		}
+		if _, err := v.root.Lstat(name); err == nil {
+			_, full = skipped.Write([]byte(name + "\x00"))
+		}
+	}}
+	if err := v.ask(nil, out, "ls-files", "-v", "-z"); err != nil || full != nil {
+		return errors.Join(err, full)
+	}
+	for mark, names := range map[string]*capped{"--no-assume-unchanged": assumed, "--no-skip-worktree": skipped} {
+		if names.Len() == 0 {
+			continue
+		}
+		if err := v.ask(names, io.Discard, "update-index", mark, "-z", "--stdin"); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -268,19 +320,13 @@ func (v *view) submodules(root *os.Root, sum *work) []string {
 	return dirs
 }
 
-// commitDirt makes a commit of HEAD and the paths, with the workspace's index
-// as a start, and returns its id. Index and objects are in the private
-// directory.
+// commitDirt makes a commit of HEAD and the paths, with the index's copy as a
+// start, and returns its id. Index and objects are in the private directory.
 func (v *view) commitDirt(paths []string) (string, error) {
-	index := filepath.Join(v.tmp, "index")
-	if err := copyIndex(v.root, index); err != nil {
-		return "", fmt.Errorf("copy the index: %w", err)
-	}
 	g := v.runner
 	who := []string{"NAME=kick", "EMAIL=kick@localhost"}
-	g.env = append(g.env[:len(g.env):len(g.env)], "GIT_INDEX_FILE="+index)
 	for _, w := range who {
-		g.env = append(g.env, "GIT_AUTHOR_"+w, "GIT_COMMITTER_"+w)
+		g.env = append(g.env[:len(g.env):len(g.env)], "GIT_AUTHOR_"+w, "GIT_COMMITTER_"+w)
 	}
 	ctx := context.Background()
 	in := strings.NewReader(strings.Join(paths, "\x00") + "\x00")
@@ -297,21 +343,4 @@ func (v *view) commitDirt(paths []string) (string, error) {
 	}
 	oid, err := g.run(ctx, nil, args...)
 	return strings.TrimSpace(string(oid)), err
-}
-
-func copyIndex(root *os.Root, to string) error {
-	f, _, err := openRegular(root, ".git/index")
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(out, f)
-	return errors.Join(err, out.Close())
 }

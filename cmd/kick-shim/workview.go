@@ -29,6 +29,7 @@ type view struct {
 	dir  string // the work tree
 	tmp  string
 
+	index        string // a copy of the workspace's, which status makes
 	base         string
 	head, branch string            // of the workspace; empty if there is none
 	refs         map[string]string // name to id
@@ -91,7 +92,8 @@ func openView(cfg frame.Config, root *os.Root, patience time.Duration, sum *work
 		v.close()
 		return nil, err
 	}
-	v.env = append(gitEnv(), "GIT_DIR="+v.tmp, "GIT_WORK_TREE="+v.dir, "GIT_INDEX_FILE="+v.dir+"/.git/index", "GIT_OPTIONAL_LOCKS=0")
+	v.index = filepath.Join(v.tmp, "index")
+	v.env = append(gitEnv(), "GIT_DIR="+v.tmp, "GIT_WORK_TREE="+v.dir, "GIT_INDEX_FILE="+v.index, "GIT_OPTIONAL_LOCKS=0")
 	v.runner.dir, v.max = v.dir, patience
 	return v, nil
 }
