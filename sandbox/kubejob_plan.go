@@ -345,10 +345,16 @@ func (p *kubePlan) shimConfig() frame.Config {
 	}
 	c.Show, c.Canaries = kubeShown, p.config.Canaries
 	if p.mode != frame.CollectMode {
-		c.Watch = &frame.Watch{Disk: p.limits.Disk, Processes: p.limits.Processes}
+		c.Watch = &frame.Watch{Disk: p.limits.Disk, Processes: p.limits.Processes, Memory: p.limits.Memory - kubeBesides(p.limits.Memory)}
 	}
 	return c
 }
+
+// kubeBesides is how much of a pod's memory limit, in bytes, is left to the shim and to
+// the files of programs. An agent that takes that too leaves the kernel nothing but
+// programs' pages to take back, which it does for minutes, over and over, before it
+// kills. So the shim ends the agent before that.
+func kubeBesides(limit int64) int64 { return min(limit/8, 64<<20) }
 
 // checkKube looks for what a pod in particular cannot be.
 func checkKube(s *LaunchSpec) error {

@@ -95,6 +95,18 @@ func TestKubeShimConfig(t *testing.T) {
 	}
 }
 
+// The shim ends an agent before the kernel has nothing left but programs to take back.
+func TestKubeShimMemory(t *testing.T) {
+	t.Parallel()
+	for limit, want := range map[int64]int64{128 << 20: 112 << 20, 4 << 30: 4<<30 - 64<<20} {
+		p := kubeCase(t, "everything")
+		p.limits.Memory = limit
+		if got := p.shimConfig().Watch.Memory; got != want {
+			t.Errorf("of %d bytes the agent may have %d, want %d", limit, got, want)
+		}
+	}
+}
+
 // A pod of two families comes to the gateway from the address that is of the
 // gateway's own.
 func TestPodAddress(t *testing.T) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -10,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kickhq/kick/internal/frame"
 )
@@ -46,6 +49,9 @@ func watch(cfg frame.Config) *watcher {
 	}
 	if w.limits.Kernel {
 		w.killed = kernelKills("/proc/vmstat")
+	}
+	if w.limits.Memory > 0 {
+		keepProgram()
 	}
 	if w.limits.Memory > 0 || w.limits.Uncounted {
 		w.looking.Go(w.watchGrowth)
@@ -95,6 +101,26 @@ func (w *watcher) watchGrowth() {
 			return
 		}
 		pause = min(max(growthMin, watchShare*time.Since(begin)), growthMax)
+	}
+}
+
+// keepProgram has the kernel leave this program's pages in memory once they are read
+// (5 MB at most): where memory is short it takes programs' pages first, and who looks
+// must not wait for its own. Where that may not be, it looks all the same.
+func keepProgram() {
+	b, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		return
+	}
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if len(f) < 6 || f[4] == "0" || strings.Contains(f[1], "w") { // not of a file, or changed and so not taken
+			continue
+		}
+		var from, to uintptr
+		if n, _ := fmt.Sscanf(f[0], "%x-%x", &from, &to); n == 2 {
+			_, _, _ = unix.Syscall(unix.SYS_MLOCK2, from, to-from, unix.MLOCK_ONFAULT)
+		}
 	}
 }
 

@@ -197,3 +197,17 @@ func TestKernelKills(t *testing.T) {
 		t.Errorf("a kernel that does not tell has %d", got)
 	}
 }
+
+// The kernel may not take the pages of this program, once they are read.
+func TestKeepProgram(t *testing.T) {
+	keepProgram()
+	b, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, locked, _ := strings.Cut(string(b), "VmLck:")
+	var kb int
+	if n, _ := fmt.Sscan(locked, &kb); n != 1 || kb < 1000 || kb > 32<<10 {
+		t.Errorf("%d kB are kept in memory", kb)
+	}
+}

@@ -145,7 +145,7 @@ type Watch struct {
 	Processes int   `json:"processes,omitempty"` // of the command; the kernel refuses more,
 	Uncounted bool  `json:"uncounted,omitempty"` // or it does not count them, and the command is killed that has so many
 	// Memory is how many bytes of resident and shared memory the command may have,
-	// where no control group is seen that would tell.
+	// where no control group is seen that would tell, or before one is full.
 	Memory int64 `json:"memory,omitempty"`
 	// Kernel tells that the kernel is a machine's in which nothing else runs, so that
 	// what it kills for want of memory counts as killed for the memory limit.
