@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net"
 	"net/netip"
@@ -14,8 +13,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/kickhq/kick/internal/lazyregexp"
+	"github.com/kickhq/kick/internal/smallfile"
 )
 
 // Connection says where a gateway is and how to prove who asks.
@@ -82,7 +83,7 @@ func find(dirs []string, name string) (Connection, error) {
 		if name != "" {
 			break
 		}
-		b, err := readSmall(filepath.Join(dir, "active_gateway"))
+		b, err := smallfile.Read(filepath.Join(dir, "active_gateway"), maxFile)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return Connection{}, err
 		}
@@ -96,7 +97,7 @@ func find(dirs []string, name string) (Connection, error) {
 	}
 	for _, dir := range dirs {
 		own := filepath.Join(dir, "gateways", name)
-		b, err := readSmall(filepath.Join(own, "metadata.json"))
+		b, err := smallfile.Read(filepath.Join(own, "metadata.json"), maxFile)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -132,19 +133,6 @@ func present(dir, name string) string {
 // maxFile bounds every file that is read for a connection.
 const maxFile = 256 << 10
 
-func readSmall(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err == nil && len(b) > maxFile {
-		err = fmt.Errorf("%s has more than %d bytes", path, maxFile)
-	}
-	return b, err
-}
-
 // address is the connection, checked.
 type address struct {
 	target string // host:port
@@ -159,11 +147,11 @@ func (c Connection) Check() error {
 
 func (c Connection) address() (address, error) {
 	u, err := url.Parse(c.Endpoint)
-	if err != nil || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.User != nil || u.RawQuery != "" {
+	if err != nil || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
 		return address{}, fmt.Errorf("%q is no address of a gateway: write https://HOST:PORT", c.Endpoint)
 	}
 	if w := c.workspace(); len(w) > MaxName || !labelForm.MatchString(w) {
-		return address{}, fmt.Errorf("workspace %q: want a DNS label of at most %d characters", w, MaxName)
+		return address{}, fmt.Errorf("%q is no name of a workspace: write a DNS label of at most %d characters", w, MaxName)
 	}
 	switch u.Scheme {
 	case "http":
@@ -199,7 +187,7 @@ func loopback(host string) bool {
 func (c Connection) certificates() (*tls.Config, error) {
 	t := &tls.Config{MinVersion: tls.VersionTLS12}
 	if c.CA != "" {
-		pem, err := readSmall(c.CA)
+		pem, err := smallfile.Read(c.CA, maxFile)
 		if err != nil {
 			return nil, fmt.Errorf("the gateway's authority: %w", err)
 		}
@@ -211,7 +199,7 @@ func (c Connection) certificates() (*tls.Config, error) {
 	if c.Cert == "" && c.Key == "" {
 		return t, nil
 	}
-	cert, err := tls.LoadX509KeyPair(c.Cert, c.Key)
+	cert, err := c.certificate()
 	if err != nil {
 		return nil, fmt.Errorf("kick's certificate for the gateway: %w", err)
 	}
@@ -219,10 +207,33 @@ func (c Connection) certificates() (*tls.Config, error) {
 	return t, nil
 }
 
+// certificate is kick's own.
+func (c Connection) certificate() (tls.Certificate, error) {
+	switch {
+	case c.Key == "":
+		return tls.Certificate{}, fmt.Errorf("there is no key for %s", c.Cert)
+	case c.Cert == "":
+		return tls.Certificate{}, fmt.Errorf("there is none for the key %s", c.Key)
+	}
+	own, err := smallfile.Read(c.Cert, maxFile)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	key, err := smallfile.Read(c.Key, maxFile)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	cert, err := tls.X509KeyPair(own, key)
+	if err == nil && time.Now().After(cert.Leaf.NotAfter) {
+		err = fmt.Errorf("%s ended at %s", c.Cert, cert.Leaf.NotAfter.Format(time.RFC3339))
+	}
+	return cert, err
+}
+
 // readToken reads a bearer token: the file's text, or access_token of a JSON
 // object.
 func readToken(path string) (string, error) {
-	b, err := readSmall(path)
+	b, err := smallfile.Read(path, maxFile)
 	if err != nil {
 		return "", fmt.Errorf("the token for the gateway: %w", err)
 	}

@@ -1,12 +1,20 @@
 package openshellapi
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"io/fs"
+	"math/big"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 )
 
 func write(t *testing.T, path, content string) string {
@@ -20,8 +28,29 @@ func write(t *testing.T, path, content string) string {
 	return path
 }
 
+// pair writes a certificate that ends then, and its key.
+func pair(t *testing.T, end time.Time) (cert, key string) {
+	t.Helper()
+	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: end.Add(-time.Hour), NotAfter: end}
+	der, err := x509.CreateCertificate(rand.Reader, c, c, &own.PublicKey, own)
+	der2, err2 := x509.MarshalECPrivateKey(own)
+	if err := errors.Join(err, err2); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	text := func(kind string, der []byte) string {
+		return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
+	}
+	return write(t, dir+"/tls.crt", text("CERTIFICATE", der)), write(t, dir+"/tls.key", text("EC PRIVATE KEY", der2))
+}
+
 func TestConnectionCheck(t *testing.T) {
 	t.Parallel()
+	cert, key := pair(t, time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC))
 	for _, tt := range []struct {
 		c    Connection
 		want string // part of the error; "" is fine
@@ -36,12 +65,16 @@ func TestConnectionCheck(t *testing.T) {
 		{Connection{Endpoint: "http://127.0.0.1:1", Cert: "c"}, "there are certificates"},
 		{Connection{Endpoint: "https://u:p@gateway.test"}, "no address"},
 		{Connection{Endpoint: "https://gateway.test/path"}, "no address"},
+		{Connection{Endpoint: "https://gateway.test#part"}, "no address"},
 		{Connection{Endpoint: "gateway.test:8080"}, "no address"},
 		{Connection{Endpoint: "ftp://gateway.test"}, "no address"},
-		{Connection{Endpoint: "https://gateway.test", Workspace: "Team"}, "want a DNS label"},
+		{Connection{Endpoint: "https://gateway.test", Workspace: "Team"}, "write a DNS label"},
 		{Connection{Endpoint: "https://gateway.test", Workspace: strings.Repeat("a", 20)}, "at most 19"},
 		{Connection{Endpoint: "https://gateway.test", CA: "/nowhere/ca.crt"}, "authority"},
 		{Connection{Endpoint: "https://gateway.test", Cert: "/nowhere/tls.crt", Key: "/nowhere/tls.key"}, "kick's certificate"},
+		{Connection{Endpoint: "https://gateway.test", Cert: "/nowhere/tls.crt"}, "there is no key for /nowhere/tls.crt"},
+		{Connection{Endpoint: "https://gateway.test", Key: "/nowhere/tls.key"}, "there is none for the key /nowhere/tls.key"},
+		{Connection{Endpoint: "https://gateway.test", Cert: cert, Key: key}, cert + " ended at 2020-01-01T00:00:00Z"},
 	} {
 		err := tt.c.Check()
 		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
@@ -87,6 +120,13 @@ func TestFind(t *testing.T) {
 func TestReadToken(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
+	pipe := dir + "/pipe"
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readToken(pipe); err == nil || !strings.Contains(err.Error(), pipe+" is a pipe") {
+		t.Errorf("of a pipe: %v", err)
+	}
 	for content, want := range map[string]string{
 		"abc.def\n": "abc.def", `{"access_token":"abc","refresh_token":"x"}`: "abc",
 		"": "", "{}": "", `{"access_token`: "", "two words": "", strings.Repeat("x", maxFile+1): "",

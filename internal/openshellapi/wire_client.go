@@ -10,10 +10,12 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
@@ -30,17 +32,25 @@ const (
 	askFor    = 30 * time.Second // how long one may take
 	// A gateway that does not answer pings is gone: between 20 s and 40 s.
 	pingEvery = 20 * time.Second
+	// pauseMost is the longest pause between two attempts to connect. gRPC's own of two
+	// minutes would outlast what a launcher waits for a gateway that starts again.
+	pauseMost = 5 * time.Second
 	// maxList bounds how many sandboxes are listed, in pages of 100.
 	maxList = 10_000
 )
 
 // Dial makes a client. It connects at the first call.
-func Dial(c Connection) (Gateway, error) {
+func Dial(c Connection) (Gateway, error) { return dial(c) }
+
+func dial(c Connection, more ...grpc.DialOption) (Gateway, error) {
 	a, err := c.address()
 	if err != nil {
 		return nil, err
 	}
+	pauses := backoff.DefaultConfig
+	pauses.MaxDelay = pauseMost
 	options := []grpc.DialOption{
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: pauses, MinConnectTimeout: askFor}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingEvery, Timeout: pingEvery}),
 		grpc.WithDisableRetry(), // what may be asked again, the launcher knows
@@ -67,7 +77,7 @@ func Dial(c Connection) (Gateway, error) {
 	if c.Token != "" {
 		options = append(options, grpc.WithPerRPCCredentials(bearer{c.Token, a.tls != nil}))
 	}
-	conn, err := grpc.NewClient("passthrough:///"+a.target, options...)
+	conn, err := grpc.NewClient("passthrough:///"+a.target, append(options, more...)...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", a.target, err)
 	}
@@ -128,8 +138,17 @@ func failure(op string, err error) error {
 	if !ok {
 		code = CodeInternal
 	}
-	text := s.Message()
+	text := ownWords(s.Message())
 	return &Error{Op: op, Code: code, Text: text[:min(len(text), maxText)]}
+}
+
+// ownWords takes off what gRPC wraps around the reason why there is no connection.
+func ownWords(text string) string {
+	_, quoted, found := strings.Cut(text, "connection error: desc = ")
+	if reason, err := strconv.Unquote(quoted); found && err == nil {
+		text = strings.TrimPrefix(strings.TrimPrefix(reason, "transport: "), "Error while dialing: ")
+	}
+	return text
 }
 
 func (c *client) Health(ctx context.Context) (string, error) {
