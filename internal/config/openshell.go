@@ -28,6 +28,23 @@ func openShellWord(key, doc string, at func(*openShellBlock) **Value[string]) fi
 	return field[openShellBlock]{key, doc, object{"type": "string"}, func(d *decoder, p place, b *openShellBlock) { setUnlessZero(d, p, at(b), readWord) }}
 }
 
+// openShellText is a row for a word that, as a part of that connection, is checked.
+func openShellText(key, doc string, in func(string) sandbox.OpenShellConnection, at func(*openShellBlock) **Value[string]) field[openShellBlock] {
+	read := func(d *decoder, p place) (string, bool) {
+		v, ok := readWord(d, p)
+		if !ok || v == "" {
+			return v, ok
+		}
+		if err := in(v).Check(); err != nil {
+			problem, remedy, _ := strings.Cut(err.Error(), ": ")
+			d.problem(p, problem, remedy)
+			return "", false
+		}
+		return v, true
+	}
+	return field[openShellBlock]{key, doc, object{"type": "string"}, func(d *decoder, p place, b *openShellBlock) { setUnlessZero(d, p, at(b), read) }}
+}
+
 // openShellFile is a row for a file.
 func openShellFile(key, doc string, at func(*openShellBlock) **Value[string]) field[openShellBlock] {
 	return field[openShellBlock]{key, doc, object{"type": "string", "pattern": "^(/.*)?$"},
@@ -37,9 +54,13 @@ func openShellFile(key, doc string, at func(*openShellBlock) **Value[string]) fi
 var openShellFields = []field[openShellBlock]{
 	openShellWord("gateway", "Name of the gateway in the openshell command's own configuration. Default: OPENSHELL_GATEWAY, else the active one.",
 		func(b *openShellBlock) **Value[string] { return &b.gateway }),
-	openShellWord("endpoint", "Address of the gateway, https://HOST:PORT, instead of gateway; http:// for this host's loopback alone.",
+	openShellText("endpoint", "Address of the gateway, https://HOST:PORT, instead of gateway; http:// for this host's loopback alone.",
+		func(v string) sandbox.OpenShellConnection { return sandbox.OpenShellConnection{Endpoint: v} },
 		func(b *openShellBlock) **Value[string] { return &b.endpoint }),
-	openShellWord("workspace", "The gateway's workspace that the sandboxes are in. Default: OPENSHELL_WORKSPACE, else default.",
+	openShellText("workspace", "The gateway's workspace that the sandboxes are in. Default: OPENSHELL_WORKSPACE, else default.",
+		func(v string) sandbox.OpenShellConnection {
+			return sandbox.OpenShellConnection{Endpoint: "https://any", Workspace: v}
+		},
 		func(b *openShellBlock) **Value[string] { return &b.workspace }),
 	openShellFile("ca", "Absolute path of the gateway's authority, in PEM, with endpoint. Default: the system's authorities.",
 		func(b *openShellBlock) **Value[string] { return &b.ca }),
