@@ -71,8 +71,11 @@ func (r *run) openShell(spec *sandbox.LaunchSpec) (done func(), err error) {
 	}
 	denied := 0
 	spec.OnLog = func(l sandbox.RuntimeLog) {
-		if l.Fields["action"] == "denied" {
+		switch {
+		case l.Fields["action"] == "denied":
 			denied++
+		case l.Source == "kick":
+			r.out.Notes = append(r.out.Notes, "what the gateway denied is not known: "+l.Message)
 		}
 		r.note("write the gateway's log", writeLine(audit, l))
 	}

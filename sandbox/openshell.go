@@ -46,10 +46,6 @@ var (
 // OpenShellConnection says where a gateway is and how to prove who asks.
 type OpenShellConnection = openshellapi.Connection
 
-// FindOpenShell returns the connection that the openshell command has in its own
-// configuration for the gateway of that name; of an empty name the active one.
-func FindOpenShell(name string) (OpenShellConnection, error) { return openshellapi.Find(name) }
-
 // OpenShellConfig configures the OpenShell runtime.
 type OpenShellConfig struct {
 	// Shim opens the program cmd/kick-shim, built static for the sandboxes'
@@ -58,7 +54,7 @@ type OpenShellConfig struct {
 	// Dir is a directory of the caller's own on this host, for what a later process
 	// needs to take over what a dead one has left. Empty: none does.
 	Dir string
-	// Connection is the gateway. A zero one is found by FindOpenShell.
+	// Connection is the gateway. A zero one is found as OpenShellChoice.Found does.
 	Connection OpenShellConnection
 	// Image is what Preflight runs, by digest.
 	Image string
@@ -76,11 +72,22 @@ type OpenShellConfig struct {
 // OpenShellChoice is what an operator chooses for one agent.
 type OpenShellChoice struct {
 	// Connection is the gateway. Without an endpoint, Gateway is the name of one of
-	// the openshell command's own configuration, as in FindOpenShell, and a workspace
-	// and a version that are accepted go over what that says.
+	// the openshell command's own configuration, or empty for its active one, and a
+	// workspace and a version that are accepted go over what that says.
 	Connection   OpenShellConnection `json:"connection"`
 	Gateway      string              `json:"gateway,omitempty"`
 	TelemetryOff bool                `json:"telemetryOff,omitempty"`
+}
+
+// Found is the connection of the choice, looked up where it has no endpoint.
+func (c OpenShellChoice) Found() (OpenShellConnection, error) {
+	if c.Connection.Endpoint != "" {
+		return c.Connection, nil
+	}
+	found, err := openshellapi.Find(c.Gateway)
+	found.AcceptVersion = c.Connection.AcceptVersion
+	found.Workspace = cmp.Or(c.Connection.Workspace, found.Workspace)
+	return found, err
 }
 
 const (
@@ -241,21 +248,32 @@ func (l *OpenShell) connect(ctx context.Context) (openshellapi.Gateway, string, 
 	if err != nil {
 		return nil, "", err
 	}
-	fail := func(op string, err error, remedy string) (openshellapi.Gateway, string, error) {
-		return nil, "", &Error{Kind: ErrRuntime, Op: op, Err: shown(err), Remedy: remedy}
-	}
+	doing := "reach"
 	version, err := g.Health(ctx)
+	if err == nil {
+		doing, err = "use", openshellapi.CheckVersion(version, l.config.Connection.AcceptVersion)
+	}
+	if err == nil {
+		err = g.User(ctx)
+	}
 	if err != nil {
-		return fail("reach the OpenShell gateway at "+l.config.Connection.Endpoint, err, "See whether it runs and whether its address and authority are right: openshell status")
-	}
-	if err := openshellapi.CheckVersion(version, l.config.Connection.AcceptVersion); err != nil {
-		return fail("use the OpenShell gateway at "+l.config.Connection.Endpoint, err, "")
-	}
-	if err := g.User(ctx); err != nil {
-		return fail("use the OpenShell gateway at "+l.config.Connection.Endpoint, err, "Log in anew (openshell gateway login), or set openshell.token or the certificates to what the gateway accepts")
+		return nil, "", &Error{Kind: ErrRuntime, Op: doing + " the OpenShell gateway at " + l.config.Connection.Endpoint, Err: shown(err), Remedy: connectRemedy(err)}
 	}
 	return g, version, nil
 }
+
+// connectRemedy says what may help where a gateway cannot be spoken with.
+func connectRemedy(err error) string {
+	switch openshellapi.CodeOf(err) {
+	case openshellapi.CodeUnauthenticated, openshellapi.CodePermission:
+		return remedyUnauthenticated
+	case openshellapi.CodeUnimplemented, "": // it says so itself
+		return ""
+	}
+	return "See whether it runs and whether its address and authority are right: openshell status"
+}
+
+const remedyUnauthenticated = "Log in anew (openshell gateway login), or set openshell.token or the certificates to what the gateway accepts"
 
 func (l *OpenShell) dial() (openshellapi.Gateway, error) {
 	l.mu.Lock()
@@ -266,18 +284,14 @@ func (l *OpenShell) dial() (openshellapi.Gateway, error) {
 	if err := l.findKey(); err != nil {
 		return nil, &Error{Kind: ErrRuntime, Op: "read the key of lines to sandboxes", Err: err, Remedy: "kick needs a directory of its own that it can write, see --state-dir"}
 	}
-	if l.config.Connection.Endpoint == "" {
-		found, err := openshellapi.Find(l.choice.Gateway)
-		if err != nil {
-			return nil, specError("OpenShell gateway", err, "Set openshell.endpoint in kick.yaml, or choose a gateway with openshell gateway select")
-		}
-		found.AcceptVersion = l.config.Connection.AcceptVersion
-		found.Workspace = cmp.Or(l.config.Connection.Workspace, found.Workspace)
-		l.config.Connection = found
-	}
-	g, err := openshellapi.Dial(l.config.Connection)
+	found, err := OpenShellChoice{Connection: l.config.Connection, Gateway: l.choice.Gateway}.Found()
 	if err != nil {
-		return nil, specError("OpenShell gateway", err, "Correct the openshell keys in kick.yaml")
+		return nil, specError("OpenShell gateway", err, "Set openshell.endpoint in kick.yaml, or choose a gateway with openshell gateway select")
+	}
+	l.config.Connection = found
+	g, err := openshellapi.Dial(found)
+	if err != nil {
+		return nil, specError("OpenShell gateway", err, "Correct the openshell keys in kick.yaml, or what the openshell command has of the gateway")
 	}
 	l.gateway = g
 	return g, nil

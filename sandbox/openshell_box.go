@@ -115,20 +115,29 @@ func (b *openShellBox) create(ctx context.Context) error {
 			b.sandbox.Name = b.name()
 			return nil
 		}
-		switch code := openshellapi.CodeOf(err); {
+		code := openshellapi.CodeOf(err)
+		if !refused(code) {
+			b.sandbox.Name = b.name() // it may be there for all that
+		}
+		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case code == openshellapi.CodeExists:
 			old, getErr := b.gateway.Get(ctx, b.name())
 			switch {
 			case openshellapi.CodeOf(getErr) == openshellapi.CodeNotFound:
-				continue // it is gone meanwhile
+				// It is gone meanwhile.
+				if err := wait(ctx, 50*time.Millisecond); err != nil {
+					return err
+				}
+				continue
 			case getErr != nil:
 				return b.startError("look at the sandbox "+b.name(), getErr)
 			case old.Annotations[annotationAttempt] == attempt:
 				b.sandbox = old
 				return nil
 			case removed || old.Labels[labelID] != b.plan.spec.ID || old.Labels[labelOwner] != b.plan.create.Labels[labelOwner]:
+				b.sandbox.Name = ""
 				return &Error{Kind: ErrRuntime, Op: "create the sandbox " + b.name(), Err: errors.New("there is one of that name, and it is not this host's"), Remedy: "Delete it, if no other host runs a kick of this id: openshell sandbox delete " + b.name()}
 			}
 			removed = true
@@ -142,10 +151,17 @@ func (b *openShellBox) create(ctx context.Context) error {
 			}
 			continue
 		}
-		// It may be there for all that.
-		b.sandbox.Name = b.name()
 		return b.startError("create the sandbox "+b.name(), err)
 	}
+}
+
+// refused are the errors after which nothing of a call has been done.
+func refused(code openshellapi.Code) bool {
+	switch code {
+	case openshellapi.CodeInvalid, openshellapi.CodeExists, openshellapi.CodePrecondition, openshellapi.CodePermission, openshellapi.CodeUnauthenticated, openshellapi.CodeUnimplemented:
+		return true
+	}
+	return false
 }
 
 // transient are the errors after which the same may be asked again, if nothing can
@@ -272,7 +288,7 @@ var openShellRemedies = []struct{ text, remedy string }{
 	{"OOMKilled", "Raise the memory limit"},
 	{"Unschedulable", "See that a node has room for the sandbox"},
 	{"permission denied", "The credential needs the scopes sandbox:read, sandbox:write and config:read, and its user must be a member of the workspace"},
-	{"unauthenticated", "Log in anew (openshell gateway login), or set openshell.token or the certificates to what the gateway accepts"},
+	{"unauthenticated", remedyUnauthenticated},
 }
 
 func openShellRemedy(words string) string {
@@ -289,7 +305,16 @@ func (b *openShellBox) startError(op string, err error) error {
 	if openshellapi.CodeOf(err) == openshellapi.CodeInvalid {
 		kind = ErrSpec
 	}
-	return &Error{Kind: kind, Op: op, Err: shown(err), Remedy: openShellRemedy(err.Error())}
+	return &Error{Kind: kind, Op: op, Err: shownIn(op, err), Remedy: openShellRemedy(err.Error())}
+}
+
+// shownIn is shown, below what was being done: which the gateway's error may say too.
+func shownIn(op string, err error) error {
+	var e *openshellapi.Error
+	if errors.As(err, &e) && strings.HasPrefix(e.Op, op) {
+		return &openShellRefusal{e}
+	}
+	return shown(err)
 }
 
 // upload puts the shim into the sandbox, where images need not have it and none
@@ -387,7 +412,7 @@ func (e *commandExit) Error() string {
 	if e.code == 124 { // the gateway's own
 		return fmt.Sprintf("it took longer than %v: %s", uploadTimeout, escaped(e.said))
 	}
-	return fmt.Sprintf("exit code %d: %s", e.code, escaped(e.said))
+	return strings.TrimSuffix(fmt.Sprintf("exit code %d: %s", e.code, escaped(e.said)), ": ")
 }
 
 // bytesChunks yields b in pieces of at most n bytes.
@@ -514,6 +539,10 @@ func (b *openShellBox) tellLogs(ctx context.Context) {
 		return
 	}
 	logs, err := b.gateway.Logs(ctx, b.name(), logLines)
+	for lines := logLines / 4; openshellapi.CodeOf(err) == openshellapi.CodeExhausted && lines > 0; lines /= 4 {
+		// Lines may be as long as what the agent asked for.
+		logs, err = b.gateway.Logs(ctx, b.name(), lines)
+	}
 	if err != nil {
 		tell(RuntimeLog{Time: time.Now(), Level: "ERROR", Source: "kick", Sandbox: b.name(), Message: "the sandbox's log could not be read: " + shown(err).Error()})
 		return
@@ -533,7 +562,8 @@ func (b *openShellBox) remove() error {
 // away for a while.
 func deleteSandbox(ctx context.Context, g openshellapi.Gateway, name string) error {
 	fail := func(err error) error {
-		return &Error{Kind: ErrRuntime, Op: "delete the sandbox " + name, Err: shown(err), Remedy: "It ends at its deadline by itself; kick gc deletes it when the gateway answers again"}
+		op := "delete the sandbox " + name
+		return &Error{Kind: ErrRuntime, Op: op, Err: shownIn(op, err), Remedy: "It ends at its deadline by itself; kick gc deletes it when the gateway answers again"}
 	}
 	for asked := false; ; {
 		if !asked {

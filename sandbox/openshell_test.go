@@ -206,6 +206,32 @@ func TestOpenShellCredential(t *testing.T) {
 	}
 	r = onOpenShell(t, o, "echo ran", func(c *sandbox.OpenShellConfig, _ *sandbox.LaunchSpec) { c.Connection.Token = reader })
 	r.wantError(t, sandbox.ErrRuntime, "permission denied", "sandbox:write")
+	if n := strings.Count(r.err.Error(), "the sandbox"); n != 1 || r.g.Calls("DeleteSandbox") > 0 {
+		t.Errorf("what was refused is said %d times, and was deleted %d times: %v", n, r.g.Calls("DeleteSandbox"), r.err)
+	}
+	r = onOpenShell(t, o, "echo ran", func(c *sandbox.OpenShellConfig, _ *sandbox.LaunchSpec) { c.Connection.Token = reader + "-none" })
+	r.wantError(t, sandbox.ErrRuntime, reader+"-none: no such file", "set openshell.token")
+}
+
+// What is wrong with the line is said without what gRPC wraps around it.
+func TestOpenShellUnreachable(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		o    openshelltest.Options
+		c    sandbox.OpenShellConnection
+		want string
+	}{
+		{openshelltest.Options{}, sandbox.OpenShellConnection{Endpoint: "http://127.0.0.1:1"}, "unavailable: dial tcp 127.0.0.1:1: connect: connection refused. See"},
+		{openshelltest.Options{MTLS: true}, sandbox.OpenShellConnection{}, "unavailable: authentication handshake failed: tls: failed to verify certificate: x509: certificate signed by unknown authority"},
+	} {
+		r := onOpenShell(t, tt.o, "echo ran", func(c *sandbox.OpenShellConfig, _ *sandbox.LaunchSpec) {
+			if tt.c.Endpoint == "" {
+				tt.c.Endpoint = c.Connection.Endpoint // and none of its authority
+			}
+			c.Connection = tt.c
+		})
+		r.wantError(t, sandbox.ErrRuntime, tt.want)
+	}
 }
 
 // A gateway that does not hold what it was asked for runs nothing.
@@ -307,6 +333,12 @@ func TestOpenShellFaults(t *testing.T) {
 			t.Errorf("%d lines, %+v", len(r.logs), r.logs[:min(1, len(r.logs))])
 		}
 	})
+	run("lines of logs that are long", &openshelltest.Faults{LogBytes: 4 << 10}, script, nil, func(t *testing.T, r openShellRan) {
+		fine(t, r)
+		if len(r.logs) < 100 || len(r.logs[0].Message) != 4<<10 {
+			t.Errorf("%d lines, %.100s", len(r.logs), r.logs[0].Message)
+		}
+	})
 	run("more logs than asked for", &openshelltest.Faults{LogLines: 10_000}, script, nil, func(t *testing.T, r openShellRan) {
 		fine(t, r)
 		if len(r.logs) != 2000 {
@@ -323,10 +355,23 @@ func TestOpenShellFaults(t *testing.T) {
 	})
 }
 
-// A cancel ends the waiting for a sandbox, and leaves none.
+// A cancel ends the waiting for a sandbox, and for the answer that there is one, and
+// leaves none.
 func TestOpenShellCancelWhileStarting(t *testing.T) {
 	t.Parallel()
-	g := openshelltest.Start(t, openshelltest.Options{Faults: &openshelltest.Faults{NotReady: "ContainerStarting"}})
+	created := &openshelltest.Faults{}
+	created.Mute.Store(new("CreateSandbox"))
+	for call, f := range map[string]*openshelltest.Faults{"WatchSandbox": {NotReady: "ContainerStarting"}, "CreateSandbox": created} {
+		t.Run(call, func(t *testing.T) {
+			t.Parallel()
+			cancelAt(t, call, f)
+		})
+	}
+}
+
+func cancelAt(t *testing.T, call string, f *openshelltest.Faults) {
+	t.Helper()
+	g := openshelltest.Start(t, openshelltest.Options{Faults: f})
 	l, err := sandbox.NewOpenShell(openShellConfig(g))
 	if err != nil {
 		t.Fatal(err)
@@ -335,7 +380,7 @@ func TestOpenShellCancelWhileStarting(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() {
-		for g.Calls("WatchSandbox") == 0 {
+		for g.Calls(call) == 0 || len(g.Sandboxes()) == 0 {
 			time.Sleep(time.Millisecond) // the gateway tells nobody of its calls
 		}
 		cancel()

@@ -3,6 +3,7 @@ package sandbox
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/kickhq/kick/internal/frame"
@@ -109,5 +110,5 @@ func (c *sinkCopy) what() string {
 // escaped makes text of a sandbox fit to be shown in one line.
 func escaped(s string) string {
 	q := strconv.QuoteToASCII(s)
-	return q[1 : len(q)-1]
+	return strings.ReplaceAll(q[1:len(q)-1], `\"`, `"`) // there is no " around it
 }

@@ -13,13 +13,11 @@ import (
 // and finds in it what a kick needs of the image.
 func openShell(ctx context.Context, o Options) []Check {
 	const name = "openshell sandbox"
-	gateway := Check{Name: "openshell gateway", OK: true, Found: o.OpenShell.Connection.Endpoint}
-	if gateway.Found == "" {
-		c, err := sandbox.FindOpenShell(o.OpenShell.Gateway)
-		if gateway.Found = c.Endpoint; err != nil {
-			gateway.OK, gateway.Found, gateway.Remedy = false, err.Error(), "Choose one with `openshell gateway select`, or pass --openshell-gateway."
-			return []Check{gateway}
-		}
+	c, err := o.OpenShell.Found()
+	gateway := Check{Name: "openshell gateway", OK: err == nil, Found: c.Endpoint}
+	if err != nil {
+		gateway.Found, gateway.Remedy = err.Error(), "Choose one with `openshell gateway select`, or pass --openshell-gateway."
+		return []Check{gateway}
 	}
 	if o.Image == "" {
 		return []Check{gateway, {Name: name, Isolation: true, Found: "no image, so no sandbox was looked into", Remedy: "Pass --image with an image by its digest, NAME@sha256:…"}}

@@ -31,6 +31,8 @@ type Faults struct {
 	WatchEnds int
 	// LogLines floods the answer with logs.
 	LogLines int
+	// LogBytes gives as many lines as were asked for, each so long.
+	LogBytes int
 	// ExecEnds cuts a command's stream when it has sent that many bytes of output,
 	// without an exit; ExecExit makes of each exit that code.
 	ExecEnds int64
@@ -39,15 +41,17 @@ type Faults struct {
 	AfterExit bool
 	// Deaf lets calls whose name holds that text hang until the caller gives up.
 	Deaf atomic.Pointer[string]
+	// Mute does what such calls ask for, and then lets them hang.
+	Mute atomic.Pointer[string]
 	// Undead: deleted sandboxes stay.
 	Undead bool
 	// Fails makes each creation fail after a while, with that reason.
 	Fails string
 }
 
-// hold lets a call hang.
-func (f *Faults) hold(ctx context.Context, method string) error {
-	if d := f.Deaf.Load(); d == nil || !strings.Contains(method, *d) {
+// hold lets a call hang whose name holds that text.
+func hold(ctx context.Context, method string, text *string) error {
+	if text == nil || !strings.Contains(method, *text) {
 		return nil
 	}
 	<-ctx.Done()

@@ -279,10 +279,14 @@ func (g *Gateway) unary(ctx context.Context, q any, info *grpc.UnaryServerInfo, 
 			return nil, err
 		}
 	}
-	if err := g.options.Faults.hold(ctx, info.FullMethod); err != nil {
+	if err := hold(ctx, info.FullMethod, g.options.Faults.Deaf.Load()); err != nil {
 		return nil, err
 	}
-	return next(ctx, q)
+	a, err := next(ctx, q)
+	if held := hold(ctx, info.FullMethod, g.options.Faults.Mute.Load()); held != nil {
+		return nil, held
+	}
+	return a, err
 }
 
 func (g *Gateway) stream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
@@ -395,6 +399,11 @@ func (g *Gateway) GetSandboxLogs(_ context.Context, q *wire.GetSandboxLogsReques
 			logs = append(logs, &wire.SandboxLogLine{Level: "INFO", Message: strings.Repeat("flood \x1b[2J", 10), Source: "sandbox"})
 		}
 		most = n // more than was asked for
+	}
+	if n := g.options.Faults.LogBytes; n > 0 {
+		for range most {
+			logs = append(logs, &wire.SandboxLogLine{Level: "WARN", Message: strings.Repeat("x", n), Source: "sandbox"})
+		}
 	}
 	return &wire.GetSandboxLogsResponse{Logs: logs[max(0, len(logs)-most):], BufferTotal: uint32(len(logs))}, nil
 }
