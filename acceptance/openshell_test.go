@@ -35,20 +35,26 @@ type openShellUser struct {
 func newOpenShellUser(t *testing.T, o openshelltest.Options) openShellUser {
 	t.Helper()
 	u := openShellUser{t.TempDir(), openshelltest.Start(t, o)}
+	u.choose(t, "local", u.g.Connection.Endpoint)
+	return u
+}
+
+// choose makes a gateway the active one of the openshell command.
+func (u openShellUser) choose(t *testing.T, name, endpoint string) {
+	t.Helper()
 	at := filepath.Join(u.dir, ".config/openshell")
-	own := filepath.Join(at, "gateways/local")
+	own := filepath.Join(at, "gateways", name)
 	if err := os.MkdirAll(own, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for name, content := range map[string]string{
-		filepath.Join(at, "active_gateway"): "local\n",
-		filepath.Join(own, "metadata.json"): fmt.Sprintf(`{"name":"local","gateway_endpoint":%q,"auth_mode":"plaintext"}`, u.g.Connection.Endpoint),
+	for file, content := range map[string]string{
+		filepath.Join(at, "active_gateway"): name + "\n",
+		filepath.Join(own, "metadata.json"): fmt.Sprintf(`{"name":%q,"gateway_endpoint":%q,"auth_mode":"plaintext"}`, name, endpoint),
 	} {
-		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return u
 }
 
 // command is kick, as the user.
@@ -199,17 +205,35 @@ echo authorities $(env | grep -e CA_BUNDLE -e SSL_ -e CAINFO -e EXTRA_CA)`
 	}
 }
 
+// TestOpenShellAway: what is wrong with the gateway is said once, also where the look
+// for what dead kicks have left finds the same.
+func TestOpenShellAway(t *testing.T) {
+	t.Parallel()
+	u := openShellUser{dir: t.TempDir()}
+	u.choose(t, "local", "http://127.0.0.1:1")
+	out, _ := u.command(slices.Concat([]string{"run", "--publish", "none", "--repo", seedBare(t)}, onOpenShell, []string{"--", "true"})...).CombinedOutput()
+	if n := strings.Count(string(out), "reach the OpenShell gateway"); n != 1 {
+		t.Errorf("it is said %d times:\n%s", n, out)
+	}
+}
+
 // TestOpenShellCrash kills kick in mid-run. `kick gc` takes the work out of the
-// sandbox, and deletes it; of one that is gone it says so.
+// sandbox, whichever gateway is the active one by then, and deletes it; of one that is
+// gone it says so, and so does `kick salvage`.
 func TestOpenShellCrash(t *testing.T) {
 	t.Parallel()
-	for name, gone := range map[string]bool{"the sandbox is there": false, "the sandbox is gone": true} {
+	const isGone, another = "the sandbox is gone", "another gateway is active"
+	for _, name := range []string{"the sandbox is there", isGone, another} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			u := newOpenShellUser(t, openshelltest.Options{})
 			killInMidRun(t, u)
-			if gone {
+			gone := name == isGone
+			switch name {
+			case isGone:
 				u.g.Lose()
+			case another:
+				u.choose(t, "other", openshelltest.Start(t, openshelltest.Options{}).Connection.Endpoint)
 			}
 			out, err := u.command("gc", "-o", "json").Output()
 			var report manager.GCReport
@@ -222,6 +246,10 @@ func TestOpenShellCrash(t *testing.T) {
 			}
 			if left := u.g.Sandboxes(); len(left) > 0 {
 				t.Errorf("left: %q", left)
+			}
+			out, err = u.command("salvage", "last").CombinedOutput()
+			if err != nil || strings.Contains(string(out), "could not be taken out") != gone || strings.Contains(string(out), "left no work") {
+				t.Errorf("%v\n%s", err, out)
 			}
 		})
 	}

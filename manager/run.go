@@ -30,6 +30,11 @@ func (m *Manager) Run(ctx context.Context, req Request) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, err
 	}
+	if req.Runtime == openShellRuntime { // who ends a dead kick may have another gateway active
+		if found, err := req.OpenShell.Choice.Found(); err == nil { // else the run says what is wrong
+			req.OpenShell.Choice.Connection = found
+		}
+	}
 	r := &run{m: m, k: k, req: req, start: time.Now(), work: k.Path("work")}
 	if req.WorkspaceDir != "" {
 		r.work = filepath.Join(req.WorkspaceDir, k.ID)
@@ -51,7 +56,11 @@ func (m *Manager) Run(ctx context.Context, req Request) (Outcome, error) {
 	} else {
 		r.line(ctx)
 	}
-	r.out.Notes = append(r.out.Notes, <-swept...)
+	for _, note := range <-swept {
+		if r.out.Error == "" || !strings.Contains(note, r.out.Error) {
+			r.out.Notes = append(r.out.Notes, note)
+		}
+	}
 	return r.finish()
 }
 

@@ -62,15 +62,22 @@ func salvageRun(ctx context.Context, g *globals, name, output string) error {
 			Commits     []string             `json:"commits"` // the newest first: short id and subject
 			Unpublished *manager.Unpublished `json:"unpublished,omitempty"`
 			Commands    []string             `json:"commands"` // get it back in a fresh clone
+			Missing     []string             `json:"missing,omitempty"`
 			Error       string               `json:"error,omitempty"`
-		}{id, o.Outcome, o.KeptAt, append([]string{}, commits...), o.Unpublished, append([]string{}, o.RestoreCommands()...), ""}
+		}{id, o.Outcome, o.KeptAt, append([]string{}, commits...), o.Unpublished, append([]string{}, o.RestoreCommands()...), o.Missing, ""}
 		if unread != nil {
 			kept.Error = unread.Error()
 		}
 		return escape.JSON(os.Stdout, kept)
 	}
 	p := ui.New(os.Stdout)
-	if o.KeptAt == "" {
+	switch {
+	case o.KeptAt != "":
+	case len(o.Missing) > 0:
+		p.Linef("nothing is kept of kick %s, which ended as %s: what it had could not be taken out", id, o.Outcome)
+		p.Unpublished(o)
+		return nil
+	default:
 		p.Linef("nothing is kept of kick %s: it ended as %s and left no work that is not on the remote", id, o.Outcome)
 		return nil
 	}
