@@ -108,5 +108,6 @@ if [ "${KICK_SKIP_REAL_AGENTS:-}" != 1 ]; then
   export KICK_TEST_KUBE_CODEX_IMAGE
 fi
 
-# One package at a time: a test that disturbs the cluster waits for all others.
-${GO:-go} test -count=1 -p 1 -timeout 60m -run '^TestKube' "$@" ./internal/kubetest ./internal/manifests ./sandbox ./acceptance
+# One package at a time: a test that disturbs the cluster waits for all others. Most of
+# what a test does is to wait for the cluster, so twice as many run as there are CPUs.
+${GO:-go} test -count=1 -p 1 -parallel $((2 * $(nproc))) -timeout 60m -run '^TestKube' "$@" ./internal/kubetest ./internal/manifests ./sandbox ./acceptance
