@@ -488,6 +488,8 @@ func TestAttackBodiesThatWait(t *testing.T) {
 		says("application/json", `{"usage":{"prompt_tokens":1,"completion_tokens":1}}`)(w, r, nil)
 	}))
 	t.Cleanup(p.Close)
+	var wg sync.WaitGroup
+	defer wg.Wait()
 	goOn := sync.OnceFunc(func() { close(read) })
 	defer goOn()
 	lim := defaultLimits
@@ -495,7 +497,6 @@ func TestAttackBodiesThatWait(t *testing.T) {
 	g, _ := openModels(t, p, lim, modelRoute(policy.OpenAI))
 	const path = "/model/openai/v1/chat/completions"
 	body := `{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("a", 15<<20) + `"}]}`
-	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
 			if res, got := post(t, g, path, body); res.StatusCode != http.StatusOK {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -169,13 +170,15 @@ func TestConfigRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var writing sync.WaitGroup
+	defer writing.Wait()
 	defer r.Close()
-	go func() {
+	writing.Go(func() {
 		defer w.Close()
 		if err := NewWriter(w).WriteConfig(want); err != nil {
 			t.Error(err)
 		}
-	}()
+	})
 	got, err := NewReader(r).ReadConfig()
 	if err != nil || got.Command[2] != want.Command[2] || got.Env[0] != "A=b" {
 		t.Errorf("%.100v, %v", got, err)
