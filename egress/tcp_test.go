@@ -280,7 +280,9 @@ func TestAdmitFrom(t *testing.T) {
 // the kick's end.
 func TestAttackSecretAfterEnd(t *testing.T) {
 	t.Parallel()
-	in := openTCP(t, defaultTCPLimits)
+	lim := defaultTCPLimits
+	lim.entry = time.Hour
+	in := openTCP(t, lim)
 	k := kickAt(t, in, "127.0.0.11")
 	served, entering, silent := withTLS(knock(t, in, "127.0.0.11")), withTLS(knock(t, in, "127.0.0.11")), knock(t, in, "127.0.0.11")
 	if _, err := io.WriteString(served, greet(k.g.Secret())); err != nil {
@@ -292,7 +294,6 @@ func TestAttackSecretAfterEnd(t *testing.T) {
 	if _, err := io.WriteString(entering, greet(k.g.Secret())[:20]); err != nil {
 		t.Fatal(err)
 	}
-	start := time.Now()
 	if err := k.g.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -300,9 +301,6 @@ func TestAttackSecretAfterEnd(t *testing.T) {
 		if n, err := c.Read(make([]byte, 1)); n != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("%s: %d, %v", name, n, err)
 		}
-	}
-	if d := time.Since(start); d > defaultTCPLimits.entry/2 {
-		t.Errorf("the cut took %v", d)
 	}
 	lines := len(k.a.records(t))
 	if got := say(t, in, "127.0.0.11", greet(k.g.Secret())); got != "" {
