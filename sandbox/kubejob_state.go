@@ -186,7 +186,7 @@ func podNews(p *corev1.Pod, said string) kubeNews {
 	}
 	for _, c := range append(p.Status.InitContainerStatuses, p.Status.ContainerStatuses...) {
 		if t := c.State.Terminated; t != nil && t.ExitCode != 0 {
-			if c.Name == kubeInit && t.Message != "" { // the shim's own words
+			if c.Name == kubeInit && t.Message != "" && t.Reason != "StartError" { // the shim's own words
 				return ended(ReasonStartFailed, false, "", "container %s could not prepare the pod: %s", c.Name, t.Message)
 			}
 			return ended(ReasonStartFailed, false, "See what the image "+c.Image+" is: it must be a kick's shim", "container %s ended with code %d (%s) %s", c.Name, t.ExitCode, t.Reason, t.Message)
@@ -195,7 +195,11 @@ func podNews(p *corev1.Pod, said string) kubeNews {
 			return ended(ReasonStartFailed, false, waitingForGood[w.Reason], "container %s does not start: %s: %s", c.Name, w.Reason, w.Message)
 		}
 	}
-	return kubeNews{why: pending(p, said)}
+	n := kubeNews{why: pending(p, said)}
+	if unschedulable(p) != nil {
+		n.remedy = "Give the cluster a node that fits, or change what the agent's pod wants of one: limits, node_selector, tolerations, affinity"
+	}
+	return n
 }
 
 // unschedulable is what a pod says that no node takes, and nil of others.

@@ -88,11 +88,11 @@ func TestKubeNews(t *testing.T) {
 		"not looked at": {pod: `{"status": {"phase": "Pending"}}`, want: waits("the node prepares the pod")},
 		"unschedulable": {
 			pod:  `{"status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes are available: 1 Insufficient memory."}]}}`,
-			want: waits("no node takes the pod (Unschedulable): 0/1 nodes are available"),
+			want: kubeNews{why: "no node takes the pod (Unschedulable): 0/1 nodes are available", remedy: "node_selector"},
 		},
 		"gated": {
 			pod:  `{"status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "Scheduling is blocked due to non-empty scheduling gates"}]}}`,
-			want: waits("SchedulingGated"),
+			want: kubeNews{why: "SchedulingGated", remedy: "node_selector"},
 		},
 		"volume does not come": {
 			pod: agentIs(`{"waiting": {"reason": "ContainerCreating"}}`), seen: kubeSeen{podSaid: "FailedMount: no such claim"}, want: waits("FailedMount: no such claim"),
@@ -105,6 +105,10 @@ func TestKubeNews(t *testing.T) {
 		"init container fails": {
 			pod:  `{"status": {"phase": "Pending", "initContainerStatuses": [{"name": "shim", "image": "registry.example/other", "state": {"terminated": {"exitCode": 127, "reason": "Error"}}}], "containerStatuses": [{"name": "agent", "state": {"waiting": {"reason": "PodInitializing"}}}]}}`,
 			want: kubeNews{phase: kubeEnded, reason: ReasonStartFailed, why: "container shim ended with code 127 (Error)", remedy: "registry.example/other"},
+		},
+		"init container has no shim": {
+			pod:  `{"status": {"phase": "Pending", "initContainerStatuses": [{"name": "shim", "image": "registry.example/other", "state": {"terminated": {"exitCode": 128, "reason": "StartError", "message": "exec: \"/kick-shim\": no such file or directory"}}}]}}`,
+			want: kubeNews{phase: kubeEnded, reason: ReasonStartFailed, why: "no such file or directory", remedy: "registry.example/other"},
 		},
 		"init container is not pulled": {
 			pod:  `{"status": {"phase": "Pending", "initContainerStatuses": [{"name": "shim", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}}]}}`,

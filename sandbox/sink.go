@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/kickhq/kick/internal/frame"
 )
@@ -107,8 +108,19 @@ func (c *sinkCopy) what() string {
 	return string(c.kind)
 }
 
-// escaped makes text of a sandbox fit to be shown in one line.
+// escaped makes text of a sandbox fit to be shown in one line. Quotes and backslashes
+// stay as they are, so that text which was escaped before does, too.
 func escaped(s string) string {
-	q := strconv.QuoteToASCII(s)
-	return strings.ReplaceAll(q[1:len(q)-1], `\"`, `"`) // there is no " around it
+	var b strings.Builder
+	for len(s) > 0 {
+		r, w := utf8.DecodeRuneInString(s)
+		q := string(r)
+		if r != '"' && r != '\\' {
+			q = strconv.QuoteToASCII(s[:w])
+			q = q[1 : len(q)-1]
+		}
+		b.WriteString(q)
+		s = s[w:]
+	}
+	return b.String()
 }
