@@ -218,6 +218,9 @@ func TestKubeFaultsWithin(t *testing.T) {
 			script: work + "{ head -c 470m /dev/zero; sleep 600; } | tail >/dev/null", reason: sandbox.ReasonOutOfMemory, saved: true,
 		},
 		"disk limit": {script: work + "for i in 1 2; do head -c 50m /dev/zero >$i; done; sleep 600", reason: sandbox.ReasonDiskLimit, saved: true},
+		"disk limit, of files without a name": {
+			script: work + "for i in 3 4; do eval \"exec $i>u\"; rm u; head -c 50m /dev/zero >&$i; done; sleep 600", reason: sandbox.ReasonDiskLimit, saved: true,
+		},
 		"ephemeral storage exceeded": { // where the shim does not look
 			script: work + "for i in 1 2 3 4; do head -c 60m /dev/zero >" + path.Dir(sandbox.BaseObjectsPath) + "/$i; done; sleep 600",
 			reason: sandbox.ReasonDiskLimit, words: []string{"the node evicted the pod", "exceeds the limit"},

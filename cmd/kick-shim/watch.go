@@ -234,7 +234,7 @@ func (w *watcher) lookAtDisk(dir string) bool {
 		return false
 	}
 	defer root.Close()
-	var total int64
+	total := unnamed(root)
 	deep := false
 	_ = fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -255,6 +255,31 @@ func (w *watcher) lookAtDisk(dir string) bool {
 	w.used.Disk = max(w.used.Disk, total)
 	w.used.DiskLimit = w.used.DiskLimit || deep || total > w.limits.Disk
 	return w.used.DiskLimit
+}
+
+// unnamed is the space of files of a directory's file system that processes of the
+// sandbox have open and that have no name any more, so that no walk finds them. It does
+// not see those of a process that has made itself unreadable.
+func unnamed(root *os.Root) (total int64) {
+	info, err := root.Stat(".")
+	if err != nil {
+		return 0
+	}
+	dir, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0
+	}
+	seen := map[uint64]bool{}
+	for _, pid := range descendants() {
+		for _, fd := range glob("/proc/" + strconv.Itoa(pid) + "/fd/*") {
+			var st syscall.Stat_t
+			if syscall.Stat(fd, &st) == nil && st.Nlink == 0 && st.Mode&syscall.S_IFMT == syscall.S_IFREG && st.Dev == dir.Dev && !seen[st.Ino] {
+				seen[st.Ino] = true
+				total += st.Blocks*512 + inodeCost
+			}
+		}
+	}
+	return total
 }
 
 // statFields are those of /proc/PID/stat after the name in parentheses, which may

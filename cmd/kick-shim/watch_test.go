@@ -2,7 +2,9 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -138,6 +140,44 @@ func TestLookAtDisk(t *testing.T) {
 				t.Error("no limit was reached")
 			}
 		})
+	}
+}
+
+// TestLookAtDiskUnnamed: a file without a name counts for as long as a process of the
+// sandbox has it open, and once, whoever has it.
+func TestLookAtDiskUnnamed(t *testing.T) {
+	dir := t.TempDir()
+	cmd := exec.Command("sh", "-c", `exec 3>u 4>&3; rm u; head -c 700k /dev/zero >&3; echo; read go; head -c 700k /dev/zero >&3; echo; read go`)
+	cmd.Dir = dir
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &watcher{limits: &frame.Watch{Disk: 1 << 20}}
+	for _, over := range []bool{false, true} {
+		if _, err := out.Read(make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.lookAtDisk(dir); got != over {
+			t.Errorf("over %v, want %v: %d bytes", got, over, w.used.Disk)
+		}
+		if _, err := io.WriteString(in, "go\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	w.used.DiskLimit = false
+	if w.lookAtDisk(dir) {
+		t.Error("over, when nobody has it open any more")
 	}
 }
 
