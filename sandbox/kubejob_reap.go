@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"time"
 
@@ -66,15 +67,27 @@ func (l *Kubernetes) Reap(ctx context.Context) ([]string, error) {
 
 // eachNamespace reaps in every namespace that this state has used.
 func (l *Kubernetes) eachNamespace(reap func(KubernetesChoice) ([]string, error)) ([]string, error) {
-	used, err := remembered[KubernetesChoice](filepath.Join(l.config.Dir, "clusters"))
+	dir := filepath.Join(l.config.Dir, "clusters")
+	used, err := remembered[KubernetesChoice](dir)
 	var removed []string
 	errs := []error{err}
 	for _, where := range used {
 		names, err := reap(where)
+		if neverSeen(err) {
+			err = errors.Join(fmt.Errorf("%w. Until another kick uses that namespace, kick does not look there again", err), forget(dir, where))
+		}
 		removed, errs = append(removed, names...), append(errs, err)
 	}
 	names, err := l.reapClaims()
 	return append(removed, names...), errors.Join(append(errs, err)...)
+}
+
+// neverSeen tells a namespace that was mistyped or is not this account's any more, or a
+// kubeconfig that is gone: what cannot be looked at now, no later kick will see either.
+// What is left there has its own deadline.
+func neverSeen(err error) bool {
+	e, forbidden := kube.Forbidden(err)
+	return forbidden && e.Verb == "list" && !kube.Transient(e) || errors.Is(err, fs.ErrNotExist)
 }
 
 // remember notes for a later reaper which namespace this is.

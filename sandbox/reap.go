@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -148,10 +149,30 @@ func remember[T any](dir string, where T) error {
 	if err != nil {
 		return err
 	}
+	file := noteOf(dir, b)
+	if _, err := os.Lstat(file); err == nil {
+		return nil
+	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	return installFile(filepath.Join(dir, fmt.Sprintf("%x.json", sha256.Sum256(b))), b, 0o600)
+	return installFile(file, b, 0o600)
+}
+
+// forget undoes remember.
+func forget[T any](dir string, where T) error {
+	b, err := json.Marshal(where)
+	if err != nil {
+		return err
+	}
+	if err := os.Remove(noteOf(dir, b)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func noteOf(dir string, b []byte) string {
+	return filepath.Join(dir, fmt.Sprintf("%x.json", sha256.Sum256(b)))
 }
 
 // remembered are the notes that can be read. The error says which cannot.
