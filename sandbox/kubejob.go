@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/kickhq/kick/internal/frame"
 	"github.com/kickhq/kick/internal/kube"
+	"github.com/kickhq/kick/internal/lazyregexp"
 )
 
 // Kubernetes is the runtime that runs every kick as a Job of one pod, in a
@@ -111,13 +113,20 @@ type KubernetesChoice struct {
 	// cannot be had. The property user-namespace is missing then.
 	HostUsers bool `json:"hostUsers,omitempty"`
 	// Canaries are addresses, HOST:PORT, which a pod reaches unless a NetworkPolicy
-	// keeps it from that; it must not. Empty: the API server's.
+	// keeps it from that; it must not. They are numeric, and not of loopback. Empty: the
+	// API server's.
 	Canaries []string `json:"canaries,omitempty"`
 	// Gateway is where pods reach kick's egress gateway, as ADDRESS:PORT or
 	// ADDRESS:PORT-PORT; of these ports each process of kick listens on the first
 	// that is free. The launcher itself does not use it.
 	Gateway string `json:"gateway,omitempty"`
 }
+
+// KubernetesNameForm is a regular expression of the names of objects, where there may
+// be none.
+const KubernetesNameForm = `^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?$`
+
+var kubeName = lazyregexp.New(KubernetesNameForm)
 
 // Toleration is a taint of nodes that a pod tolerates. An empty Value tolerates
 // any, an empty Effect all.
@@ -193,6 +202,14 @@ func (l *Kubernetes) check(spec *LaunchSpec) error {
 	if err := l.config.checkClaim(); err != nil {
 		return err
 	}
+	if ns := l.config.Namespace; ns != "" && !kubeName.MatchString(ns) {
+		return specError("namespace", fmt.Errorf("%q", ns), "Use lower-case letters, digits, - and .")
+	}
+	for _, c := range l.config.Canaries {
+		if err := checkCanary(c); err != nil {
+			return specError("canary", err, "Name what a pod would reach without NetworkPolicies, as the API server's address in the cluster")
+		}
+	}
 	return checkKube(spec)
 }
 
@@ -216,7 +233,7 @@ type kubeCluster struct {
 	client    *kube.Client
 	watch     *kubeWatch
 	namespace string
-	server    []string      // the API server's addresses, as HOST:PORT
+	server    []string      // the API server's addresses, as HOST:PORT, once somebody wanted them
 	digest    string        // of the shim
 	key       []byte        // from which those of lines are derived
 	making    chan struct{} // has one for each Job that is being made
@@ -238,19 +255,28 @@ func (l *Kubernetes) open() (*Kubernetes, error) {
 		if c, err = l.find(); err != nil {
 			return nil, err
 		}
-		if err := l.remember(); err != nil {
-			return nil, &Error{Kind: ErrRuntime, Op: "note the cluster for the reaper", Err: err, Remedy: "kick needs a directory of its own that it can write, see --state-dir"}
-		}
 		if all.open == nil {
 			all.open = map[string]*kubeCluster{}
 		}
 		all.open[name] = c
 	}
+	// Each time: a reaper may have forgotten it meanwhile.
+	if err := l.remember(); err != nil {
+		return nil, &Error{Kind: ErrRuntime, Op: "note the cluster for the reaper", Err: err, Remedy: "kick needs a directory of its own that it can write, see --state-dir"}
+	}
 	opened := &Kubernetes{config: l.config, clusters: all, kubeCluster: c}
 	opened.config.Namespace = c.namespace
-	if len(opened.config.Canaries) == 0 {
-		opened.config.Canaries = c.server
+	if len(opened.config.Canaries) > 0 {
+		return opened, nil
 	}
+	if len(c.server) == 0 {
+		var err error
+		if c.server, err = apiServer(c.client); err != nil {
+			return nil, &Error{Kind: ErrRuntime, Op: "find an address that sandboxes must not reach", Err: err,
+				Remedy: "See whether the API server works: kubectl get --raw /api; or name addresses that a pod would reach without NetworkPolicies as canaries in kick.yaml"}
+		}
+	}
+	opened.config.Canaries = c.server
 	return opened, nil
 }
 
@@ -265,9 +291,6 @@ func (l *Kubernetes) find() (*kubeCluster, error) {
 	c := &kubeCluster{namespace: cmp.Or(l.config.Namespace, namespace), making: make(chan struct{}, kubeMaking)}
 	if c.client, err = kube.New(config); err != nil {
 		return fail("speak with the cluster", err, "See the kubeconfig")
-	}
-	if c.server, err = apiServer(c.client); err != nil {
-		return fail("find the API server's address", err, "See the kubeconfig")
 	}
 	if c.digest, err = l.shimDigest(); err != nil {
 		return fail("read the shim", err, "")
@@ -292,7 +315,9 @@ func (l *Kubernetes) owner() kube.Resource {
 // labelLauncher tells which launcher follows a Job.
 const labelLauncher = "kick.launcher"
 
-// apiServer is what a pod could reach for certain, if nothing kept it from that.
+// apiServer is what a pod could reach for certain, if nothing kept it from that. An
+// address of loopback, as by a tunnel or on a cluster in containers, is kick's own and
+// says nothing of pods; the API server knows another one of itself.
 func apiServer(c *kube.Client) ([]string, error) {
 	port := c.Server.Port()
 	if port == "" {
@@ -304,7 +329,26 @@ func apiServer(c *kube.Client) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []string{net.JoinHostPort(addresses[0], port)}, nil
+	at := net.JoinHostPort(addresses[0], port)
+	if checkCanary(at) == nil {
+		return []string{at}, nil
+	}
+	if at, err = c.Advertised(ctx); err == nil {
+		err = checkCanary(at)
+	}
+	return []string{at}, err
+}
+
+// checkCanary wants an address that is the same one for a pod as for everybody else.
+func checkCanary(address string) error {
+	at, err := netip.ParseAddrPort(address)
+	switch ip := at.Addr().Unmap(); {
+	case err != nil || at.Port() == 0:
+		return fmt.Errorf("%q is no ADDRESS:PORT with a numeric address, and a pod resolves no names", address)
+	case ip.IsLoopback() || ip.IsUnspecified():
+		return fmt.Errorf("%s is each pod's own, so that it tells nothing of the network", address)
+	}
+	return nil
 }
 
 func (l *Kubernetes) shimDigest() (string, error) {

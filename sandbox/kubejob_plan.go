@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"path"
 	"time"
 
@@ -366,6 +367,11 @@ func checkKube(s *LaunchSpec) error {
 	}
 	if s.Egress.Socket != "" && s.Egress.TCP == nil {
 		return specError("egress socket", fmt.Errorf("%s: a pod has no socket of this host", s.Egress.Socket), "Give the gateway's TCP address")
+	}
+	if t := s.Egress.TCP; t != nil {
+		if _, err := netip.ParseAddrPort(t.Address); err != nil {
+			return specError("egress address", fmt.Errorf("%q is no ADDRESS:PORT with a numeric address, and a pod resolves no names", t.Address), "Write it like 192.0.2.1:8377")
+		}
 	}
 	return nil
 }

@@ -99,7 +99,11 @@ const reachTime = 20 * time.Second
 func reach(way forwarder.Way) error {
 	ctx, cancel := context.WithTimeout(context.Background(), reachTime)
 	defer cancel()
-	return way.Reach(ctx)
+	err := way.Reach(ctx)
+	if err != nil && way.Network == "tcp" && way.Through == nil {
+		err = fmt.Errorf("%w. See whether that is kick's host as sandboxes see it, and whether the NetworkPolicy and the firewalls on the way let them through", err)
+	}
+	return err
 }
 
 // under does what comes before the command, with the host's word to stop heard

@@ -67,7 +67,7 @@ var kubernetesFields = []field[sandbox.KubernetesChoice]{
 				c.HostUsers = v
 			}
 		}},
-	{"canaries", "Addresses, as HOST:PORT, that a pod reaches unless a NetworkPolicy keeps it from that. No kick starts before they are closed to it. Default: the API server's.",
+	{"canaries", "Addresses, numeric as ADDRESS:PORT and none of loopback, that a pod reaches unless a NetworkPolicy keeps it from that. No kick starts before they are closed to it. Default: the API server's.",
 		object{"type": "array", "items": object{"type": "string"}}, kubeList(func(c *sandbox.KubernetesChoice) *[]string { return &c.Canaries }, readHostPort)},
 }
 
@@ -164,7 +164,7 @@ func plain(d *decoder, p place) any {
 }
 
 // kubeName is the name of an object: a DNS subdomain.
-var kubeName = lazyregexp.New(`^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?$`)
+var kubeName = lazyregexp.New(sandbox.KubernetesNameForm)
 
 var kubeNameSchema = object{"type": "string", "pattern": kubeName.String()}
 

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -390,21 +391,40 @@ func (c *Client) May(ctx context.Context, namespace, verb, group, resource, sub 
 
 // Version is what the API server says that it is, as "v1.34.4".
 func (c *Client) Version(ctx context.Context) (string, error) {
+	var v struct {
+		GitVersion string `json:"gitVersion"`
+	}
+	err := c.ask(ctx, "version", &v)
+	return v.GitVersion, err
+}
+
+// Advertised is where the API server says that it is reached within the cluster, as
+// HOST:PORT; empty, if it does not say.
+func (c *Client) Advertised(ctx context.Context) (string, error) {
+	var v metav1.APIVersions
+	err := Again(ctx, func() error { return c.ask(ctx, "api", &v) })
+	for _, a := range v.ServerAddressByClientCIDRs {
+		return a.ServerAddress, err // the first is for everybody who is of no other network
+	}
+	return "", err
+}
+
+// ask reads what is no object.
+func (c *Client) ask(ctx context.Context, name string, into any) error {
 	u := *c.Server
-	u.Path = path.Join(u.Path, "version")
+	u.Path = path.Join(u.Path, name)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
-		return "", err
+		return err
 	}
 	c.calls.Add(1)
 	res, err := c.http.Do(req)
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer res.Body.Close()
-	var v struct {
-		GitVersion string `json:"gitVersion"`
+	if res.StatusCode >= 300 {
+		return statusError(res)
 	}
-	err = json.NewDecoder(io.LimitReader(res.Body, maxStatus)).Decode(&v)
-	return v.GitVersion, err
+	return json.NewDecoder(io.LimitReader(res.Body, maxStatus)).Decode(into)
 }

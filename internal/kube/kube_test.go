@@ -25,6 +25,21 @@ import (
 // What these tests ask of an API server, a real one answers in the packages that
 // use this one. Here is what it answers seldom, and when it breaks off.
 
+// Where the API server says that it is, it may say of more networks than one, or of none.
+func TestAdvertised(t *testing.T) {
+	const one = `{"kind":"APIVersions","versions":["v1"],"serverAddressByClientCIDRs":[{"clientCIDR":"0.0.0.0/0","serverAddress":"10.0.0.1:6443"},{"clientCIDR":"10.0.0.0/8","serverAddress":"10.9.9.9:443"}]}`
+	for answer, want := range map[string]string{one: "10.0.0.1:6443", `{"kind":"APIVersions"}`: ""} {
+		c := script(t, step{request: "GET /api", status: http.StatusInternalServerError, answer: internal}, step{request: "GET /api", answer: answer})
+		if got, err := c.Advertised(t.Context()); err != nil || got != want {
+			t.Errorf("%q, %v, want %q", got, err, want)
+		}
+	}
+	c := script(t, step{request: "GET /api", status: http.StatusForbidden, answer: refused})
+	if got, err := c.Advertised(t.Context()); got != "" || !apierrors.IsForbidden(err) {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
 // step is one request that is to come, and its answer.
 type step struct {
 	request string // method, path and query
