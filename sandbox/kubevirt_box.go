@@ -194,11 +194,15 @@ const (
 	enterMost  = 3 * time.Second
 )
 
+// enterLeft is how long kick tries to come into a machine that a dead kick has left.
+// kick gc has others to see to, and looks again.
+const enterLeft = time.Minute
+
 // enter waits until the machine runs and lets kick in.
 func (b *kubeVirtBox) enter(ctx context.Context) (*guestConn, error) {
 	patience := b.launcher.config.Pending
 	if b.adopted != nil {
-		patience = b.launcher.config.Alone
+		patience = enterLeft
 	}
 	waiting, cancel := context.WithTimeoutCause(ctx, patience, errPending)
 	defer cancel()
@@ -216,11 +220,14 @@ func (b *kubeVirtBox) enter(ctx context.Context) (*guestConn, error) {
 			if last != nil && n.phase == kubeRunning {
 				why += "; " + last.Error()
 			}
-			remedy := n.remedy
-			if r := machineRemedy(why); n.phase != kubeRunning {
-				remedy = r
+			op, remedy := "start the ", n.remedy
+			switch {
+			case b.adopted != nil:
+				op, remedy = "come into the ", "kick gc looks again, and removes it past its deadline"
+			case n.phase != kubeRunning:
+				remedy = machineRemedy(why)
 			}
-			return nil, &Error{Kind: ErrRuntime, Op: "start the " + b.eye.object.String(), Err: fmt.Errorf("%w: %s", err, escaped(why)), Remedy: remedy}
+			return nil, &Error{Kind: ErrRuntime, Op: op + b.eye.object.String(), Err: fmt.Errorf("%w: %s", err, escaped(why)), Remedy: remedy}
 		}
 		switch {
 		case blind != nil:

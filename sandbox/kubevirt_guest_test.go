@@ -11,12 +11,15 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/crypto/ssh"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
+	"github.com/kickhq/kick/internal/kube"
 	"github.com/kickhq/kick/internal/kubevirtapi"
 )
 
@@ -160,6 +163,33 @@ func TestKubeVirtGuestHostile(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestKubeVirtLeft: a machine that a dead kick has left and that lets nobody in holds
+// nobody up who has more to look at.
+func TestKubeVirtLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		// No API server is there, so it has no event to tell of.
+		client, err := kube.New(&rest.Config{Host: "http://127.0.0.1:1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		left := machineSaid(t, `{"metadata": {"name": "kick-k1"}, "status": {"phase": "Running", "interfaces": [{"ipAddress": "10.0.2.2"}]}}`)
+		l := &KubeVirt{}
+		l.config.setDefaults()
+		b := &kubeVirtBox{launcher: l, client: client, adopted: left, eye: &machineEye{client: client, object: objectOf(kubevirtapi.Instances, &left.ObjectMeta), seen: left, changed: make(chan struct{})}}
+		b.guest.dial = func(context.Context) (net.Conn, error) { return nil, errors.New("connection refused") }
+		began := time.Now()
+		_, err = b.enter(t.Context())
+		if took := time.Since(began); took > l.config.Alone/2 {
+			t.Errorf("that took %v", took)
+		}
+		var e *Error
+		if !errors.As(err, &e) || !errors.Is(err, errPending) || !strings.Contains(err.Error(), "come into the machine kick-k1: it") || !strings.Contains(err.Error(), "connection refused") || !strings.Contains(e.Remedy, "kick gc") {
+			t.Errorf("%v, %+v", err, e)
+		}
+	})
 }
 
 // heap is what is in use, in bytes.
