@@ -5,6 +5,8 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/ed25519"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -14,9 +16,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"golang.org/x/crypto/ssh"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/kickhq/kick/internal/kickid"
@@ -78,7 +82,7 @@ func (m *machines) kick(t *testing.T, l *sandbox.KubeVirt, script string) *machi
 	k.spec = sandbox.LaunchSpec{
 		ID: kickid.New(), Agent: "test", Image: kubevirttest.Image, Command: []string{"sh", "-c", script}, Stdout: k.out, Network: sandbox.NetworkNone,
 		Env: map[string]string{"PATH": "/usr/local/bin:/usr/bin:/bin"}, Workspace: sandbox.Workspace{Dir: dir, Sink: k.sink},
-		Limits: sandbox.Limits{Memory: 768 << 20, Disk: 256 << 20, Wall: 10 * time.Minute, CPUs: 2},
+		Limits: sandbox.Limits{Memory: 768 << 20, Disk: 256 << 20, Wall: 10 * time.Minute, CPUs: 1},
 	}
 	return k
 }
@@ -156,6 +160,7 @@ func TestKubeVirtRun(t *testing.T) {
 		echo; echo ready
 		i=0; while [ $i -lt 3000 ]; do echo line $i; i=$((i+1)); done; sleep 20
 		echo changed >file && touch agent-report.json; echo end; exit 3`)
+	k.spec.Limits.CPUs = 2
 	k.spec.Network, k.spec.Egress = sandbox.NetworkRestricted, sandbox.Egress{Socket: gateway}
 	var events []string
 	began := time.Now()
@@ -214,14 +219,22 @@ func TestKubeVirtEnds(t *testing.T) {
 			reason: sandbox.ReasonCancelled,
 		},
 		"timeout": {
-			change: func(s *sandbox.LaunchSpec) { s.Limits.Wall = 5 * time.Second },
-			reason: sandbox.ReasonTimeout,
+			script: "echo precious >kept; echo ready; sleep 900",
+			change: func(s *sandbox.LaunchSpec) { s.Limits.Wall = 15 * time.Second },
+			reason: sandbox.ReasonTimeout, kept: "precious",
 		},
 		"deleted": {
 			do: func(t *testing.T, k *machineKick, _ func()) {
 				m.n.Kubectl(t, "delete", "vmi", k.name(), "--namespace", m.n.Name, "--wait=false")
 			},
 			reason: sandbox.ReasonLost, words: "deleted by somebody else",
+		},
+		// Who answers in the machine's place gets nothing.
+		"impostor": {
+			do: func(t *testing.T, k *machineKick, _ func()) {
+				m.Replace(t, m.n.Name, k.name(), impostor(t))
+			},
+			reason: sandbox.ReasonLost, words: "has not the key that the machine was given",
 		},
 		"disk limit": {
 			script: "echo ready; head -c 400M /dev/zero >big; sleep 900",
@@ -254,6 +267,43 @@ func TestKubeVirtEnds(t *testing.T) {
 				t.Errorf("%q has not come back", tt.kept)
 			}
 		})
+	}
+}
+
+// impostor answers in place of a machine: without an end, with a packet of four
+// gigabytes, not at all, and at last as an sshd whose key is another.
+func impostor(t *testing.T) func(net.Conn) {
+	t.Helper()
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer, err := ssh.NewSignerFromKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := &ssh.ServerConfig{NoClientAuth: true}
+	config.AddHostKey(signer)
+	endless := func(c net.Conn, first string) {
+		for b := []byte(first); ; b = make([]byte, 1<<16) {
+			if _, err := c.Write(b); err != nil {
+				return
+			}
+		}
+	}
+	var came atomic.Int32
+	return func(c net.Conn) {
+		defer c.Close()
+		switch came.Add(1) {
+		case 1:
+			endless(c, "")
+		case 2:
+			endless(c, "SSH-2.0-impostor\r\n\xff\xff\xff\xff")
+		case 3:
+			_, _ = io.Copy(io.Discard, c) // until kick gives up
+		default:
+			_, _, _, _ = ssh.NewServerConn(c, config) // kick ends it
+		}
 	}
 }
 

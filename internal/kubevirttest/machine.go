@@ -45,6 +45,39 @@ type machine struct {
 	cmd   *exec.Cmd
 	qmp   net.Conn
 	lines map[io.Closer]bool // that come to it by portforward
+	other func(net.Conn)     // who answers them in its place; nil: it does
+	said  string             // on the console of one that has ended
+}
+
+// come is a connection to the machine's sshd, or to who answers in its place; nil if the
+// machine does not run.
+func (m *machine) come() (net.Conn, error) {
+	m.mu.Lock()
+	port, other := m.port, m.other
+	m.mu.Unlock()
+	switch {
+	case port == 0:
+		return nil, nil
+	case other != nil:
+		ours, theirs := net.Pipe()
+		go other(theirs)
+		return ours, nil
+	}
+	return net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+}
+
+// Replace has somebody else answer in place of an instance's machine from now on, who
+// closes each connection, and cuts those that there are.
+func (k *KubeVirt) Replace(t testing.TB, namespace, name string, other func(net.Conn)) {
+	t.Helper()
+	m := k.machine(namespace, name)
+	if m == nil {
+		t.Fatalf("there is no machine %s", name)
+	}
+	m.mu.Lock()
+	m.other = other
+	m.mu.Unlock()
+	k.Cut(namespace, name)
 }
 
 // connect notes a connection until the function that it returns is called.
@@ -106,8 +139,14 @@ func (m *machine) run(ctx context.Context) {
 // empty if the instance was deleted.
 func (m *machine) live(ctx context.Context) kubevirtapi.Phase {
 	m.status(kubevirtapi.Scheduling, condition(kubevirtapi.Ready, corev1.ConditionFalse, "GuestNotRunning", "Guest VM is not reported as running"))
-	dir := filepath.Join(m.plane.dir, m.uid[:8])
-	defer func() { _ = os.RemoveAll(dir) }() // with all else of the plane, at its end
+	dir := m.dir()
+	defer func() {
+		said := m.console()
+		m.mu.Lock()
+		m.said = said
+		m.mu.Unlock()
+		_ = os.RemoveAll(dir) // else with all else of the plane, at its end
+	}()
 	args, err := m.prepare(ctx, dir)
 	var held *unready
 	switch {
@@ -288,7 +327,8 @@ func do(program string, args ...string) error {
 // The image's kernel is given to QEMU, which saves the time that a boot loader takes of
 // a software CPU. The network of user mode with restrict lets nothing out and one
 // port in. An NMI is a panic, for tests, and after a panic the machine is reset, which
-// ends QEMU.
+// ends QEMU. The kernel does not try out its timers, which come too late for that where
+// the host is busy.
 func (m *machine) boot(dir string, disks []string) (<-chan kubevirtapi.Phase, error) {
 	port, err := freePort()
 	if err != nil {
@@ -299,7 +339,7 @@ func (m *machine) boot(dir string, disks []string) (<-chan kubevirtapi.Phase, er
 		"-M", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-nodefaults", "-display", "none", "-no-reboot",
 		"-smp", strconv.Itoa(int(m.spec.Domain.CPU.Cores)), "-m", strconv.FormatInt(memory.Value()>>20, 10),
 		"-kernel", filepath.Join(m.plane.image, "vmlinuz"), "-initrd", filepath.Join(m.plane.image, "initrd"),
-		"-append", "console=ttyS0 quiet panic=-1 oops=panic unknown_nmi_panic sysrq_always_enabled=1",
+		"-append", "console=ttyS0 quiet no_timer_check panic=-1 oops=panic unknown_nmi_panic sysrq_always_enabled=1",
 		"-chardev", "socket,id=console,server=on,wait=off,path=" + filepath.Join(dir, "tty") + ",logfile=" + filepath.Join(dir, "console"), "-serial", "chardev:console", "-qmp", "unix:" + filepath.Join(dir, "qmp") + ",server,nowait",
 		"-netdev", fmt.Sprintf("user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:%d-:22", port), "-device", "virtio-net-pci,netdev=net,romfile=",
 	}, disks...)
@@ -422,7 +462,7 @@ func (k *KubeVirt) PowerOff(t testing.TB, namespace, name string) {
 	if m == nil {
 		t.Fatalf("there is no machine %s", name)
 	}
-	tty, err := net.Dial("unix", filepath.Join(k.dir, m.uid[:8], "tty"))
+	tty, err := net.Dial("unix", filepath.Join(m.dir(), "tty"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -464,15 +504,27 @@ func (k *KubeVirt) Kill(t testing.TB, namespace, name string) {
 	m.kill()
 }
 
-// Console is what the kernel and the first process of an instance's machine have said.
-func (k *KubeVirt) Console(namespace, name string) string {
-	m := k.machine(namespace, name)
-	if m == nil {
-		return ""
+// Console is what the kernel and the first process of an instance's machine have said,
+// also when it has ended.
+func (k *KubeVirt) Console(namespace, name string) (said string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, m := range k.nodes {
+		if m.namespace == namespace && m.name == name {
+			said += m.console()
+		}
 	}
-	b, err := os.ReadFile(filepath.Join(k.dir, m.uid[:8], "console"))
-	if err != nil {
-		return err.Error()
-	}
-	return string(b)
+	return said
 }
+
+func (m *machine) console() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if b, err := os.ReadFile(filepath.Join(m.dir(), "console")); err == nil {
+		return string(b)
+	}
+	return m.said // and else it has said nothing yet
+}
+
+// dir is where the files of the machine are.
+func (m *machine) dir() string { return filepath.Join(m.plane.dir, m.uid[:8]) }

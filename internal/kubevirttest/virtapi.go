@@ -19,7 +19,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -241,26 +240,21 @@ func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason, message
 // portForward carries the bytes of a websocket to a port of a machine.
 func (v *virtAPI) portForward(w http.ResponseWriter, r *http.Request, namespace, name, port string) {
 	m := v.plane.machine(namespace, name)
-	at := 0
-	if m != nil {
-		m.mu.Lock()
-		at = m.port
-		m.mu.Unlock()
-	}
 	switch {
 	case m == nil:
 		refuse(w, http.StatusNotFound, metav1.StatusReasonNotFound, fmt.Sprintf("virtualmachineinstance.kubevirt.io %q not found", name))
-		return
-	case at == 0:
-		refuse(w, http.StatusConflict, metav1.StatusReasonConflict, "VirtualMachineInstance is not running")
 		return
 	case port != "22":
 		refuse(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "dial tcp: connection refused")
 		return
 	}
-	to, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(at)))
-	if err != nil {
+	to, err := m.come()
+	switch {
+	case err != nil:
 		refuse(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, err.Error())
+		return
+	case to == nil:
+		refuse(w, http.StatusConflict, metav1.StatusReasonConflict, "VirtualMachineInstance is not running")
 		return
 	}
 	defer to.Close()
