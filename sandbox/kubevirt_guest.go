@@ -29,7 +29,8 @@ type guest struct {
 const (
 	guestHello     = 30 * time.Second // until it has let kick in; a software CPU was measured to take 3 s
 	guestAnswer    = 2 * time.Minute  // for a command of kick's own, with what it sends
-	guestAlive     = 15 * time.Second // between two signs of life, and for each; load balancers cut what is idle
+	guestAlive     = 15 * time.Second // between two signs of life; load balancers cut what is idle
+	guestSilent    = time.Minute      // for each, which waits behind what is being sent to a machine on a busy node
 	guestSays      = 1 << 20          // bytes of a command's output
 	guestForwarded = 64               // connections to the gateway at once
 )
@@ -107,7 +108,7 @@ func (c *guestConn) keepAlive() {
 			return
 		case <-t.C:
 		}
-		late := time.AfterFunc(guestAlive, func() { _ = c.Close() })
+		late := time.AfterFunc(guestSilent, func() { _ = c.Close() })
 		_, _, err := c.client.SendRequest("keepalive@openssh.com", true, nil)
 		late.Stop()
 		if err != nil {

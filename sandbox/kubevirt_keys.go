@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"encoding/json"
-	"fmt"
 	"math"
 	"strings"
 	"time"
@@ -36,7 +35,7 @@ func cloudConfig(user string, keys machineKeyPairs, files map[string][]byte, lif
 		"ssh_keys": map[string]string{"ed25519_private": string(files[fileHostKey]), "ed25519_public": strings.TrimSpace(string(ssh.MarshalAuthorizedKey(host)))},
 		// The first file that says something of a setting is what sshd goes by.
 		"write_files": []any{map[string]string{"path": "/etc/ssh/sshd_config.d/00-kick.conf", "content": sshd}},
-		"power_state": map[string]any{"mode": "poweroff", "delay": fmt.Sprintf("+%d", int64(math.Ceil(lifetime.Minutes())))},
+		"power_state": map[string]any{"mode": "poweroff", "delay": int64(math.Ceil(lifetime.Minutes()))},
 	}, "", " ")
 	if err != nil {
 		return nil, err

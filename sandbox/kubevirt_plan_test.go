@@ -118,14 +118,14 @@ func TestKubeVirtCloudConfig(t *testing.T) {
 			Name string
 			Keys []string `json:"ssh_authorized_keys"`
 		}
-		Host map[string]string      `json:"ssh_keys"`
-		Off  struct{ Delay string } `json:"power_state"`
+		Host map[string]string   `json:"ssh_keys"`
+		Off  struct{ Delay int } `json:"power_state"`
 	}
 	if err := json.Unmarshal(said, &c); err != nil || !isConfig || len(s.Data) != 1 {
 		t.Fatalf("%v: %s", err, s.Data)
 	}
 	if len(c.Users) != 1 || c.Users[0].Name != "worker" || len(c.Users[0].Keys) != 1 || !strings.HasPrefix(c.Users[0].Keys[0], "restrict,port-forwarding ssh-ed25519 ") ||
-		!strings.Contains(c.Host["ed25519_private"], "OPENSSH PRIVATE KEY") || !strings.HasPrefix(c.Host["ed25519_public"], "ssh-ed25519 ") || c.Off.Delay != "+35" {
+		!strings.Contains(c.Host["ed25519_private"], "OPENSSH PRIVATE KEY") || !strings.HasPrefix(c.Host["ed25519_public"], "ssh-ed25519 ") || c.Off.Delay != 35 {
 		t.Errorf("%+v", c)
 	}
 	if bytes.Contains(said, keys.client.Seed()) {
