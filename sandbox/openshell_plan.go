@@ -102,8 +102,8 @@ func newOpenShellPlan(spec LaunchSpec, mode frame.Mode, ready time.Duration) (*o
 	limits := map[string]any{}
 	if p.limits.Memory > 0 {
 		// The shim ends the command at the limit; what kills whom above it, the node says
-		// to nobody here.
-		limits["memory"] = strconv.FormatInt(p.limits.Memory/4*5, 10)
+		// to nobody here. It may be the shim, while a killed command's memory is not free yet.
+		limits["memory"] = strconv.FormatInt(p.limits.Memory+max(p.limits.Memory/4, openShellRoom), 10)
 	}
 	if p.limits.CPUs > 0 {
 		limits["cpu"] = strconv.FormatInt(int64(p.limits.CPUs*1000), 10) + "m"
@@ -113,6 +113,10 @@ func newOpenShellPlan(spec LaunchSpec, mode frame.Mode, ready time.Duration) (*o
 	}
 	return p, nil
 }
+
+// openShellRoom is how many bytes the node leaves above the memory limit at least: a
+// command was measured to take up to 150 MB between two looks of the shim.
+const openShellRoom = 256 << 20
 
 // osRelease is the version of the sandbox's kernel.
 const osRelease = "/proc/sys/kernel/osrelease"
