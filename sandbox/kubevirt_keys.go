@@ -29,7 +29,9 @@ func cloudConfig(user string, keys machineKeyPairs, files map[string][]byte, lif
 	}, "\n")
 	b, err := json.MarshalIndent(map[string]any{
 		"users": []any{map[string]any{
-			"name": user, "shell": "/bin/sh", "lock_passwd": true, "ssh_authorized_keys": []string{strings.TrimSpace(string(files[fileAuthorized]))},
+			// No password is that, and the account is not locked, in which sshd without
+			// PAM lets nobody.
+			"name": user, "shell": "/bin/sh", "lock_passwd": false, "hashed_passwd": "*", "ssh_authorized_keys": []string{strings.TrimSpace(string(files[fileAuthorized]))},
 		}},
 		"disable_root": true, "ssh_pwauth": false, "ssh_deletekeys": true,
 		"ssh_keys": map[string]string{"ed25519_private": string(files[fileHostKey]), "ed25519_public": strings.TrimSpace(string(ssh.MarshalAuthorizedKey(host)))},

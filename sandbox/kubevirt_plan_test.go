@@ -117,6 +117,8 @@ func TestKubeVirtCloudConfig(t *testing.T) {
 		Users []struct {
 			Name string
 			Keys []string `json:"ssh_authorized_keys"`
+			Lock bool     `json:"lock_passwd"`
+			Hash string   `json:"hashed_passwd"`
 		}
 		Host map[string]string   `json:"ssh_keys"`
 		Off  struct{ Delay int } `json:"power_state"`
@@ -124,7 +126,7 @@ func TestKubeVirtCloudConfig(t *testing.T) {
 	if err := json.Unmarshal(said, &c); err != nil || !isConfig || len(s.Data) != 1 {
 		t.Fatalf("%v: %s", err, s.Data)
 	}
-	if len(c.Users) != 1 || c.Users[0].Name != "worker" || len(c.Users[0].Keys) != 1 || !strings.HasPrefix(c.Users[0].Keys[0], "restrict,port-forwarding ssh-ed25519 ") ||
+	if len(c.Users) != 1 || c.Users[0].Name != "worker" || c.Users[0].Lock || c.Users[0].Hash != "*" || len(c.Users[0].Keys) != 1 || !strings.HasPrefix(c.Users[0].Keys[0], "restrict,port-forwarding ssh-ed25519 ") ||
 		!strings.Contains(c.Host["ed25519_private"], "OPENSSH PRIVATE KEY") || !strings.HasPrefix(c.Host["ed25519_public"], "ssh-ed25519 ") || c.Off.Delay != 35 {
 		t.Errorf("%+v", c)
 	}
