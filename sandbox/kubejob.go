@@ -202,15 +202,23 @@ func (l *Kubernetes) check(spec *LaunchSpec) error {
 	if err := l.config.checkClaim(); err != nil {
 		return err
 	}
-	if ns := l.config.Namespace; ns != "" && !kubeName.MatchString(ns) {
-		return specError("namespace", fmt.Errorf("%q", ns), "Use lower-case letters, digits, - and .")
+	if err := checkWhere(l.config.Namespace, l.config.Canaries); err != nil {
+		return err
 	}
-	for _, c := range l.config.Canaries {
+	return checkKube(spec)
+}
+
+// checkWhere looks at a choice's namespace and canaries.
+func checkWhere(namespace string, canaries []string) error {
+	if !kubeName.MatchString(namespace) {
+		return specError("namespace", fmt.Errorf("%q", namespace), "Use lower-case letters, digits, - and .")
+	}
+	for _, c := range canaries {
 		if err := checkCanary(c); err != nil {
 			return specError("canary", err, "Name what a pod would reach without NetworkPolicies, as the API server's address in the cluster")
 		}
 	}
-	return checkKube(spec)
+	return nil
 }
 
 // together: nothing but the pod has the work.
@@ -243,7 +251,8 @@ type kubeCluster struct {
 // under way. Others wait before they have written theirs, which is large.
 const kubeMaking = 64
 
-// open finds the cluster. It asks it nothing.
+// open finds the cluster. It asks it nothing but where it is, if it is reached at
+// loopback and there are no canaries.
 func (l *Kubernetes) open() (*Kubernetes, error) {
 	all := l.clusters
 	all.mu.Lock()
@@ -341,14 +350,20 @@ func apiServer(c *kube.Client) ([]string, error) {
 
 // checkCanary wants an address that is the same one for a pod as for everybody else.
 func checkCanary(address string) error {
-	at, err := netip.ParseAddrPort(address)
-	switch ip := at.Addr().Unmap(); {
-	case err != nil || at.Port() == 0:
-		return fmt.Errorf("%q is no ADDRESS:PORT with a numeric address, and a pod resolves no names", address)
-	case ip.IsLoopback() || ip.IsUnspecified():
-		return fmt.Errorf("%s is each pod's own, so that it tells nothing of the network", address)
+	at, err := numeric(address)
+	if ip := at.Addr().Unmap(); err == nil && (ip.IsLoopback() || ip.IsUnspecified()) {
+		err = fmt.Errorf("%s is each pod's own, so that it tells nothing of the network", address)
 	}
-	return nil
+	return err
+}
+
+// numeric reads an address for a pod.
+func numeric(address string) (netip.AddrPort, error) {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil || at.Port() == 0 {
+		return netip.AddrPort{}, fmt.Errorf("%q is no ADDRESS:PORT with a numeric address, and a pod resolves no names", address)
+	}
+	return at, nil
 }
 
 func (l *Kubernetes) shimDigest() (string, error) {

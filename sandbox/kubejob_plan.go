@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"path"
 	"time"
 
@@ -369,8 +368,8 @@ func checkKube(s *LaunchSpec) error {
 		return specError("egress socket", fmt.Errorf("%s: a pod has no socket of this host", s.Egress.Socket), "Give the gateway's TCP address")
 	}
 	if t := s.Egress.TCP; t != nil {
-		if _, err := netip.ParseAddrPort(t.Address); err != nil {
-			return specError("egress address", fmt.Errorf("%q is no ADDRESS:PORT with a numeric address, and a pod resolves no names", t.Address), "Write it like 192.0.2.1:8377")
+		if _, err := numeric(t.Address); err != nil {
+			return specError("egress address", err, "Write it like 192.0.2.1:8377")
 		}
 	}
 	return nil

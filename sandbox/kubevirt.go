@@ -78,7 +78,8 @@ type KubeVirtChoice struct {
 	// before it has one made. Default: not at all.
 	PoolWait time.Duration `json:"poolWait,omitempty"`
 	// Canaries are addresses, HOST:PORT, which a machine reaches unless a
-	// NetworkPolicy keeps it from that; it must not. Empty: the API server's.
+	// NetworkPolicy keeps it from that; it must not. They are numeric, and not of
+	// loopback. Empty: the API server's.
 	Canaries []string `json:"canaries,omitempty"`
 }
 
@@ -139,6 +140,9 @@ func (l *KubeVirt) check(s *LaunchSpec) error {
 	if l.config.Keys != "" && !slices.Contains(KubeVirtKeys, l.config.Keys) {
 		return specError("keys of a machine", fmt.Errorf("%q", l.config.Keys), "Use one of "+strings.Join(KubeVirtKeys, ", "))
 	}
+	if err := checkWhere(l.config.Namespace, l.config.Canaries); err != nil {
+		return err
+	}
 	return wantSocket(s.Egress)
 }
 
@@ -150,7 +154,7 @@ func (l *KubeVirt) sends() bool { return true }
 
 func (l *KubeVirt) instead() Launcher { return nil }
 
-// open finds the cluster. It asks it nothing.
+// open finds the cluster, as Kubernetes does.
 func (l *KubeVirt) open() (*KubeVirt, error) {
 	c := l.config
 	cluster, err := l.clusters.With(KubernetesChoice{Kubeconfig: c.Kubeconfig, Context: c.Context, Namespace: c.Namespace}).open()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -255,6 +256,29 @@ func TestKubeVirtRemedies(t *testing.T) {
 		}
 		if !found {
 			t.Errorf("there is a remedy for %s, which is no property", name)
+		}
+	}
+}
+
+// What proves nothing of a machine's network is refused, and so is no name of a
+// namespace, before anything is asked for.
+func TestKubeVirtChoiceRefused(t *testing.T) {
+	t.Parallel()
+	spec := LaunchSpec{Image: "registry.example/machine@sha256:" + strings.Repeat("0", 64), Command: []string{"true"}}
+	for op, choices := range map[string][]KubeVirtChoice{
+		"": {{}, {Namespace: "machines", Canaries: []string{"192.0.2.1:443", "[2001:db8::1]:443"}}},
+		"canary": {
+			{Canaries: []string{"192.0.2.1:443", "127.0.0.1:443"}}, {Canaries: []string{"[::ffff:127.0.0.2]:443"}}, {Canaries: []string{"0.0.0.0:443"}},
+			{Canaries: []string{"kubernetes.example:443"}}, {Canaries: []string{"192.0.2.1"}}, {Canaries: []string{"192.0.2.1:0"}},
+		},
+		"namespace": {{Namespace: "Machines_1"}},
+	} {
+		for _, choice := range choices {
+			err := (&KubeVirt{config: KubeVirtConfig{KubeVirtChoice: choice}}).check(&spec)
+			var said *Error
+			if op == "" && err != nil || op != "" && (!errors.Is(err, ErrSpec) || !errors.As(err, &said) || said.Op != op || said.Remedy == "") {
+				t.Errorf("%+v: %v, want %q", choice, err, op)
+			}
 		}
 	}
 }

@@ -40,7 +40,7 @@ var kubeVirtFields = []field[sandbox.KubeVirtChoice]{
 				c.PoolWait = v
 			}
 		}},
-	{"canaries", "Addresses, as HOST:PORT, that a machine reaches unless a NetworkPolicy keeps it from that. No kick starts in one that does. Default: the API server's.",
+	{"canaries", "Addresses, numeric as ADDRESS:PORT and none of loopback, that a machine reaches unless a NetworkPolicy keeps it from that. No kick starts in one that does. Default: the API server's.",
 		object{"type": "array", "items": object{"type": "string"}}, kubeList(func(c *sandbox.KubeVirtChoice) *[]string { return &c.Canaries }, readHostPort)},
 }
 
