@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/kickhq/kick/internal/frame"
 )
@@ -111,16 +110,8 @@ func (c *sinkCopy) what() string {
 // escaped makes text of a sandbox fit to be shown in one line. Quotes and backslashes
 // stay as they are, so that text which was escaped before does, too.
 func escaped(s string) string {
-	var b strings.Builder
-	for len(s) > 0 {
-		r, w := utf8.DecodeRuneInString(s)
-		q := string(r)
-		if r != '"' && r != '\\' {
-			q = strconv.QuoteToASCII(s[:w])
-			q = q[1 : len(q)-1]
-		}
-		b.WriteString(q)
-		s = s[w:]
-	}
-	return b.String()
+	q := strconv.QuoteToASCII(s)
+	return unquoted.Replace(q[1 : len(q)-1])
 }
+
+var unquoted = strings.NewReplacer(`\\`, `\`, `\"`, `"`)
