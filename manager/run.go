@@ -30,11 +30,6 @@ func (m *Manager) Run(ctx context.Context, req Request) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, err
 	}
-	if req.Runtime == openShellRuntime { // who ends a dead kick may have another gateway active
-		if found, err := req.OpenShell.Choice.Found(); err == nil { // else the run says what is wrong
-			req.OpenShell.Choice.Connection = found
-		}
-	}
 	r := &run{m: m, k: k, req: req, start: time.Now(), work: k.Path("work")}
 	if req.WorkspaceDir != "" {
 		r.work = filepath.Join(req.WorkspaceDir, k.ID)
@@ -43,14 +38,19 @@ func (m *Manager) Run(ctx context.Context, req Request) (Outcome, error) {
 		ID: k.ID, Agent: req.Agent, Repo: req.Source.Repo, Base: req.Source.Base,
 		Findings: []policy.Finding{}, Timings: map[string]float64{}, Started: r.start.UTC(), Notes: req.Notes,
 	}
-	if req.Runtime == "podman" && req.Podman.Socket == "" { // who ends a dead kick may have another default
+	switch { // who ends a dead kick may have another default
+	case req.Runtime == "podman" && req.Podman.Socket == "":
 		r.req.Podman.Socket = sandbox.DefaultPodmanSocket()
+	case req.Runtime == openShellRuntime:
+		if found, err := req.OpenShell.Choice.Found(); err == nil { // else the run says what is wrong
+			r.req.OpenShell.Choice.Connection = found
+		}
 	}
 	swept := m.sweep(ctx, req)
 	if err := k.Journal.Note("kick", map[string]string{
 		"agent": req.Agent, "runtime": req.Runtime, "repo": req.Source.Repo, "base": req.Source.Base, "work": r.work, "version": m.Version,
 		"image": req.Image, "podmanSocket": r.req.Podman.Socket, "ociRuntime": req.Podman.OCIRuntime,
-		"accepted": strings.Join(req.AcceptWeaker, " "), "openshell": req.OpenShell.journaled(req.Runtime), "kubernetes": journaled(req.Kubernetes), "kubevirt": journaled(req.KubeVirt),
+		"accepted": strings.Join(req.AcceptWeaker, " "), "openshell": r.req.OpenShell.journaled(req.Runtime), "kubernetes": journaled(req.Kubernetes), "kubevirt": journaled(req.KubeVirt),
 	}); err != nil {
 		r.fail(Internal, err)
 	} else {
