@@ -16,7 +16,7 @@ import (
 func TestKubeLoopback(t *testing.T) {
 	t.Parallel()
 	n := kubetest.Open(t).Namespace(t)
-	tunnel := func(c *sandbox.KubernetesConfig) { c.Kubeconfig = n.Proxy(t).Kubeconfig }
+	tunnel := throughProxy(n.Proxy(t))
 	e := newKubeKick(t, n, "true", tunnel).run(t)
 	if e.err != nil || e.res.Reason != sandbox.ReasonExited {
 		t.Errorf("with policies: %s %s, %v", e.res.Reason, e.res.Detail, e.err)

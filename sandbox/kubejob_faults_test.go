@@ -299,7 +299,7 @@ func TestKubeFaultsCut(t *testing.T) {
 	t.Parallel()
 	n := kubetest.Open(t).Namespace(t)
 	p := n.Proxy(t)
-	k := newKubeKick(t, n, counting, throughProxy(t, n, p))
+	k := newKubeKick(t, n, counting, throughProxy(p))
 	k.start(t)
 	k.ready(t)
 	before := p.Connections()
@@ -329,7 +329,7 @@ func TestKubeFaultsCutOutput(t *testing.T) {
 	n := kubetest.Open(t).Namespace(t)
 	p := n.Proxy(t)
 	const lines, format = 100_000, "%0104d\n" // 10.5 MB
-	k := newKubeKick(t, n, fmt.Sprintf(`echo ready; awk 'BEGIN { for (i = 1; i <= %d; i++) printf "%s", i }'`, lines, strings.ReplaceAll(format, "\n", `\n`)), throughProxy(t, n, p))
+	k := newKubeKick(t, n, fmt.Sprintf(`echo ready; awk 'BEGIN { for (i = 1; i <= %d; i++) printf "%s", i }'`, lines, strings.ReplaceAll(format, "\n", `\n`)), throughProxy(p))
 	var want strings.Builder
 	want.WriteString("ready\n")
 	for i := range lines {
@@ -511,7 +511,7 @@ func TestKubeFaultsAPIServerLong(t *testing.T) {
 	t.Parallel()
 	n := kubetest.Open(t).Namespace(t)
 	p := n.Proxy(t)
-	k := newKubeKick(t, n, counting, throughProxy(t, n, p))
+	k := newKubeKick(t, n, counting, throughProxy(p))
 	k.start(t)
 	k.ready(t)
 	p.Refuse(true)
@@ -527,7 +527,7 @@ func TestKubeFaultsAPIServerLost(t *testing.T) {
 	t.Parallel()
 	n := kubetest.Open(t).Namespace(t)
 	p := n.Proxy(t)
-	k := newKubeKick(t, n, "echo ready; sleep 600", throughProxy(t, n, p), alone)
+	k := newKubeKick(t, n, "echo ready; sleep 600", throughProxy(p), alone)
 	k.start(t)
 	k.ready(t)
 	p.Refuse(true)
@@ -544,10 +544,8 @@ func TestKubeFaultsAPIServerLost(t *testing.T) {
 }
 
 // throughProxy has the launcher reach the API server by a proxy.
-func throughProxy(t *testing.T, n *kubetest.Namespace, p *kubetest.Proxy) func(*sandbox.KubernetesConfig) {
-	return func(c *sandbox.KubernetesConfig) {
-		c.Kubeconfig = p.Kubeconfig
-	}
+func throughProxy(p *kubetest.Proxy) func(*sandbox.KubernetesConfig) {
+	return func(c *sandbox.KubernetesConfig) { c.Kubeconfig = p.Kubeconfig }
 }
 
 // TestKubeFaultsNodeLost: a node that does not come back ends the kick as lost when the

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -324,10 +325,7 @@ func (v *view) submodules(root *os.Root, sum *work) []string {
 // start, and returns its id. Index and objects are in the private directory.
 func (v *view) commitDirt(paths []string) (string, error) {
 	g := v.runner
-	who := []string{"NAME=kick", "EMAIL=kick@localhost"}
-	for _, w := range who {
-		g.env = append(g.env[:len(g.env):len(g.env)], "GIT_AUTHOR_"+w, "GIT_COMMITTER_"+w)
-	}
+	g.env = append(slices.Clip(g.env), "GIT_AUTHOR_NAME=kick", "GIT_AUTHOR_EMAIL=kick@localhost", "GIT_COMMITTER_NAME=kick", "GIT_COMMITTER_EMAIL=kick@localhost")
 	ctx := context.Background()
 	in := strings.NewReader(strings.Join(paths, "\x00") + "\x00")
 	if _, err := g.run(ctx, in, "update-index", "--add", "--remove", "--replace", "-z", "--stdin"); err != nil {

@@ -24,13 +24,13 @@ type openShellBlock struct {
 }
 
 // openShellWord is a row for a word.
-func openShellWord(key, doc string, at func(*openShellBlock) **Value[string]) field[openShellBlock] {
-	return field[openShellBlock]{key, doc, object{"type": "string"}, func(d *decoder, p place, b *openShellBlock) { setUnlessZero(d, p, at(b), readWord) }}
+func openShellWord(key, doc string, read func(*decoder, place) (string, bool), at func(*openShellBlock) **Value[string]) field[openShellBlock] {
+	return field[openShellBlock]{key, doc, object{"type": "string"}, func(d *decoder, p place, b *openShellBlock) { setUnlessZero(d, p, at(b), read) }}
 }
 
-// openShellText is a row for a word that, as a part of that connection, is checked.
-func openShellText(key, doc string, in func(string) sandbox.OpenShellConnection, at func(*openShellBlock) **Value[string]) field[openShellBlock] {
-	read := func(d *decoder, p place) (string, bool) {
+// readPart reads a word that, as a part of that connection, is checked.
+func readPart(in func(string) sandbox.OpenShellConnection) func(*decoder, place) (string, bool) {
+	return func(d *decoder, p place) (string, bool) {
 		v, ok := readWord(d, p)
 		if !ok || v == "" {
 			return v, ok
@@ -42,7 +42,6 @@ func openShellText(key, doc string, in func(string) sandbox.OpenShellConnection,
 		}
 		return v, true
 	}
-	return field[openShellBlock]{key, doc, object{"type": "string"}, func(d *decoder, p place, b *openShellBlock) { setUnlessZero(d, p, at(b), read) }}
 }
 
 // openShellFile is a row for a file.
@@ -53,14 +52,14 @@ func openShellFile(key, doc string, at func(*openShellBlock) **Value[string]) fi
 
 var openShellFields = []field[openShellBlock]{
 	openShellWord("gateway", "Name of the gateway in the openshell command's own configuration. Default: OPENSHELL_GATEWAY, else the active one.",
-		func(b *openShellBlock) **Value[string] { return &b.gateway }),
-	openShellText("endpoint", "Address of the gateway, https://HOST:PORT, instead of gateway; http:// for this host's loopback alone.",
-		func(v string) sandbox.OpenShellConnection { return sandbox.OpenShellConnection{Endpoint: v} },
+		readWord, func(b *openShellBlock) **Value[string] { return &b.gateway }),
+	openShellWord("endpoint", "Address of the gateway, https://HOST:PORT, instead of gateway; http:// for this host's loopback alone.",
+		readPart(func(v string) sandbox.OpenShellConnection { return sandbox.OpenShellConnection{Endpoint: v} }),
 		func(b *openShellBlock) **Value[string] { return &b.endpoint }),
-	openShellText("workspace", "The gateway's workspace that the sandboxes are in. Default: OPENSHELL_WORKSPACE, else default.",
-		func(v string) sandbox.OpenShellConnection {
+	openShellWord("workspace", "The gateway's workspace that the sandboxes are in. Default: OPENSHELL_WORKSPACE, else default.",
+		readPart(func(v string) sandbox.OpenShellConnection {
 			return sandbox.OpenShellConnection{Endpoint: "https://any", Workspace: v}
-		},
+		}),
 		func(b *openShellBlock) **Value[string] { return &b.workspace }),
 	openShellFile("ca", "Absolute path of the gateway's authority, in PEM, with endpoint. Default: the system's authorities.",
 		func(b *openShellBlock) **Value[string] { return &b.ca }),
@@ -69,7 +68,7 @@ var openShellFields = []field[openShellBlock]{
 	openShellFile("token", "Absolute path of a file with a bearer token for the gateway, as text or as oidc_token.json, with endpoint. It is read for each call.",
 		func(b *openShellBlock) **Value[string] { return &b.token }),
 	openShellWord("accept_version", "A version of the gateway outside of those that kick was tested with (0.1.x) that is accepted. Never of 0.0.x.",
-		func(b *openShellBlock) **Value[string] { return &b.version }),
+		readWord, func(b *openShellBlock) **Value[string] { return &b.version }),
 	{"telemetry_off", "Your word that the gateway sends no telemetry, which nothing on its wire tells. Default: false, and a kick does not start unless the weakness telemetry is accepted.",
 		object{"type": "boolean"}, func(d *decoder, p place, b *openShellBlock) { set(d, p, &b.telemetryOff, (*decoder).boolean) }},
 	{"inference", "The workspace has a route for models, so that https://inference.local answers in its sandboxes. An agent with a kind needs it, or egress_gateway. Default: false.",
