@@ -93,7 +93,7 @@ func TestKubeWarm(t *testing.T) {
 // A kick of a warm pool takes few calls: two more each time that the controller writes
 // to its pod before the kick does.
 func TestKubeWarmCalls(t *testing.T) {
-	warmNamespace(t, openWarm(t), 2)
+	warmNamespace(t, openWarm(t), 4)
 	fewCalls(t, newWarm(t), "a pod of warm pool agents")
 }
 
