@@ -32,7 +32,7 @@ left() {
 
 end() {
   # Of a cluster that failed, what its programs said last.
-  if [ $? != 0 ]; then tail -n 5 "$cluster"/log/* >&2 || true; fi
+  if [ $? != 0 ]; then tail -n 5 "$cluster"/log/* | cut -c1-300 >&2 || true; fi
   [ ! -e "$cluster" ] || "$root/hack/kube.sh" down "$cluster"
   rm -rf "$dir"
   if left; then

@@ -15,7 +15,7 @@ cluster=$dir/cluster
 
 end() {
   # Of a cluster that failed, what its programs said last.
-  if [ $? != 0 ]; then tail -n 5 "$cluster"/log/* >&2 || true; fi
+  if [ $? != 0 ]; then tail -n 5 "$cluster"/log/* | cut -c1-300 >&2 || true; fi
   [ ! -e "$cluster" ] || hack/kube.sh down "$cluster"
   rm -rf "$dir"
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs what the tests need on Debian or Ubuntu, once: git, npm (for the
 # published API description that the stand-in is checked against), gcc (for the
-# race detector), zip, xz, Podman, what a node of Kubernetes needs. Needs root or
-# sudo only if something is missing.
+# race detector), zip, xz, Podman, what a node of Kubernetes needs, QEMU. Needs root
+# or sudo only if something is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -24,6 +24,7 @@ if [ ${#need[@]} -gt 0 ]; then
 fi
 hack/podman.sh install
 hack/kube.sh install
+hack/kubevirt.sh install
 git --exec-path >/dev/null
 [ -x "$(git --exec-path)/git-http-backend" ] || { echo "setup: this git has no http-backend; install the distribution's full git" >&2; exit 1; }
 # GitHub's published API description, which the stand-in's answers are held

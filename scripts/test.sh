@@ -14,10 +14,16 @@ failed=$logs/failed
 touch "$failed"
 # lane NAME SECONDS COMMAND...: runs one lane; a lane over its budget fails.
 lane() {
-  local name=$1 budget=$2 began=$SECONDS
+  local name=$1 budget=$2 began=$SECONDS ok=yes out said
   shift 2
   echo "--- $name"
-  if timeout --foreground "$budget" "$@"; then
+  exec {out}> >(tee "$logs/lane-$name")
+  said=$!
+  timeout --foreground "$budget" "$@" >&"$out" 2>&1 {out}>&- || ok=
+  exec {out}>&-
+  # It may have left something that holds its output open.
+  timeout 5 tail -s 0.1 --pid="$said" -f /dev/null || true
+  if [ "$ok" ]; then
     echo "--- $name: ok, $((SECONDS - began)) s"
   else
     echo "--- $name: FAILED after $((SECONDS - began)) s (budget $budget s)"
@@ -41,13 +47,13 @@ export -f format
 
 if [ "$mode" = all ]; then
   lane setup 900 scripts/setup.sh
-  # The linter, a newer Podman and Kubernetes take minutes to build from cold
-  # caches: in the background, at low priority, while the tests run.
+  # The linter, a newer Podman, Kubernetes and a machine's image take minutes to build
+  # from cold caches: in the background, at low priority, while the tests run.
   nice -n 10 make -s lint-tool >"$logs/lint-build" 2>&1 &
   lint_build=$!
   nice -n 10 hack/podman.sh build >"$logs/podman-build" 2>&1 &
   podman_build=$!
-  { tail --pid="$podman_build" -f /dev/null; nice -n 10 hack/kube.sh build; } >"$logs/kube-build" 2>&1 &
+  { tail --pid="$podman_build" -f /dev/null; nice -n 10 hack/kube.sh build && nice -n 10 hack/kubevirt.sh image; } >"$logs/kube-build" 2>&1 &
   kube_build=$!
 fi
 
@@ -70,15 +76,22 @@ else
   built "$kube_build" kube-build
   # Both wait for others most of the time, so they run side by side.
   lane podman 2700 scripts/podman.sh >"$logs/podman" 2>&1 &
+  podman=$!
   lane kube 2700 scripts/kube.sh
-  wait $!
+  wait "$podman"
   cat "$logs/podman"
+  # Machines on a software CPU starve beside others.
+  lane kubevirt 1200 scripts/kubevirt.sh
   lane fuzz 900 scripts/fuzz.sh 5s
   built "$lint_build" lint-build
   lane lint 900 make -s lint
 fi
 
 if [ -s "$failed" ]; then
+  # What failed may be thousands of lines above.
+  while read -r name; do
+    grep -A 3 -E '^ *--- FAIL' "$logs/lane-$name" 2>/dev/null | cut -c1-300 || true
+  done <"$failed"
   echo "FAILED: $(tr '\n' ' ' <"$failed")"
   exit 1
 fi
