@@ -98,11 +98,12 @@ type Request struct {
 
 // Step is a finished part of a kick.
 type Step struct {
-	Name   string        // "prepare", "sandbox", "agent", "collect", "ingest", "inspect", "publish"
-	Detail string        // one line for people, already escaped
-	At     time.Duration // since the kick began
-	Took   time.Duration
-	Failed bool
+	Name    string        // "prepare", "sandbox", "agent", "collect", "ingest", "inspect", "publish"
+	Detail  string        // one line for people, already escaped
+	At      time.Duration // since the kick began
+	Took    time.Duration
+	Failed  bool
+	Waiting bool // it has not ended: Detail says what it waits for, and Took is 0
 }
 
 // DefaultIdentity is who commits in a workspace when nothing else was

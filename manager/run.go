@@ -123,6 +123,13 @@ func (r *run) report(name, detail string, began time.Time, err error) {
 	r.req.Progress(Step{Name: name, Detail: detail, At: time.Since(r.start), Took: took, Failed: err != nil})
 }
 
+// waiting tells of a step that goes on, and what it waits for.
+func (r *run) waiting(name, why string) {
+	if r.req.Progress != nil {
+		r.req.Progress(Step{Name: name, Detail: "waits: " + firstLine(why), At: time.Since(r.start), Waiting: true})
+	}
+}
+
 // line is the whole line: prepare, launch, ingest, inspect, publish.
 func (r *run) line(ctx context.Context) {
 	if code, err := r.hostGit(ctx); err != nil {
@@ -300,6 +307,8 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 	defer func() { done(started) }()
 	spec.OnEvent = func(e sandbox.Event) {
 		switch e.Kind {
+		case sandbox.EventWaiting:
+			r.waiting("sandbox", e.Why)
 		case sandbox.EventProved:
 			// The base is checked out next, which is this step too.
 		case sandbox.EventStarted:

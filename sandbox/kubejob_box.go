@@ -44,6 +44,7 @@ type kubeBox struct {
 	object  kubeObject
 	shape   string // of the pods of its warm pool
 	cold    string // why it has no pod of the pool, if there is one
+	waits   waits
 	pod     *corev1.Pod
 	line    *resume.Client
 	words   tail // of the programs that connect
@@ -316,6 +317,8 @@ func (b *kubeBox) awaitPod(ctx context.Context) (kubeNews, error) {
 		}
 		select {
 		case <-changed:
+		case <-b.waits.still(n.why):
+			b.waits.tell(b.spec.OnEvent)
 		case <-ctx.Done():
 			if err := context.Cause(ctx); errors.Is(err, errPending) || b.adopted {
 				return fail(fmt.Errorf("%w: %s", err, escaped(n.why)))

@@ -141,6 +141,7 @@ func TestKubeFaultsBefore(t *testing.T) {
 		config    func(*sandbox.KubernetesConfig)
 		spec      func(*sandbox.LaunchSpec)
 		want      []string
+		waits     string // said while it waits
 	}{
 		"image absent": {
 			spec: func(s *sandbox.LaunchSpec) { s.Image = "localhost/absent@sha256:" + strings.Repeat("0", 64) },
@@ -155,10 +156,12 @@ func TestKubeFaultsBefore(t *testing.T) {
 			manifests: func(m *manifests.Kubernetes) { m.Tiers = []manifests.Tier{{Name: manifests.NoTier}} },
 			config:    shortly,
 			want:      []string{"exceeded quota: kick-none", "raise the ResourceQuota"},
+			waits:     "exceeded quota: kick-none",
 		},
 		"unschedulable": {
 			config: func(c *sandbox.KubernetesConfig) { shortly(c); c.NodeSelector = map[string]string{"no": "such"} },
 			want:   []string{"no node takes the pod", "node affinity/selector"},
+			waits:  "no node takes the pod",
 		},
 		"pod refused by admission": {
 			objects: "apiVersion: v1\nkind: LimitRange\nmetadata: {name: small}\nspec: {limits: [{type: Container, max: {memory: 1Mi}}]}\n",
@@ -191,9 +194,14 @@ func TestKubeFaultsBefore(t *testing.T) {
 			if f.spec != nil {
 				f.spec(&k.spec)
 			}
+			var waited string
+			k.spec.OnEvent = func(e sandbox.Event) { waited += e.Why + "\n" }
 			e := k.run(t)
 			if e.err == nil || k.out.b.Len() > 0 {
 				t.Errorf("it ran: %v, %q", e.err, k.out.b.String())
+			}
+			if !strings.Contains(waited, f.waits) {
+				t.Errorf("while it waited it said %q, not %q", waited, f.waits)
 			}
 			e.says(t, sandbox.ReasonStartFailed, f.want...)
 		})

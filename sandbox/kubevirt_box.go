@@ -42,6 +42,7 @@ type kubeVirtBox struct {
 	enclosure *enclosure
 	line      *resume.Client
 	words     tail // of the programs that connect
+	waits     waits
 	carried   sync.WaitGroup
 	cancel    context.CancelFunc // of carrying
 
@@ -245,6 +246,11 @@ func (b *kubeVirtBox) enter(ctx context.Context) (*guestConn, error) {
 			if last = err; b.final(err) {
 				return fail(errNoWayIn)
 			}
+			select {
+			case <-b.waits.still(n.why):
+				b.waits.tell(b.spec.OnEvent)
+			default:
+			}
 			if kube.Pause(waiting, pause) {
 				pause = min(2*pause, enterMost)
 				continue
@@ -253,6 +259,8 @@ func (b *kubeVirtBox) enter(ctx context.Context) (*guestConn, error) {
 		}
 		select {
 		case <-changed:
+		case <-b.waits.still(n.why):
+			b.waits.tell(b.spec.OnEvent)
 		case <-waiting.Done():
 			return fail(errPending)
 		}

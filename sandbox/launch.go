@@ -95,7 +95,7 @@ type kick struct {
 
 func (k *kick) event(kind EventKind) {
 	if k.spec.OnEvent != nil {
-		k.spec.OnEvent(Event{kind, time.Now()})
+		k.spec.OnEvent(Event{Kind: kind, Time: time.Now()})
 	}
 }
 

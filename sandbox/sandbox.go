@@ -393,6 +393,9 @@ type EventKind string
 
 // The events, in their order.
 const (
+	// EventWaiting comes any number of times before the others, on runtimes whose
+	// sandboxes others start: what this one has waited for, for some seconds.
+	EventWaiting  EventKind = "waiting"
 	EventProved   EventKind = "proved"   // the isolation was read from the live process and holds
 	EventStarted  EventKind = "started"  // the agent's command runs
 	EventExited   EventKind = "exited"   // it ended, everything else is killed and egress is cut
@@ -404,6 +407,7 @@ const (
 type Event struct {
 	Kind EventKind
 	Time time.Time
+	Why  string // of EventWaiting: what the sandbox waits for, escaped
 }
 
 // Kinds of runtime failure, for errors.Is.

@@ -5,10 +5,12 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/mattn/go-runewidth"
 
 	"github.com/kickhq/kick/internal/doctor"
+	"github.com/kickhq/kick/manager"
 	"github.com/kickhq/kick/sandbox"
 )
 
@@ -42,5 +44,19 @@ func TestPropertiesFit(t *testing.T) {
 				t.Errorf("at %d:\n%s", width, text)
 			}
 		}
+	}
+}
+
+// A step that waits is no step that has ended: it has no mark of success and no time that
+// it took.
+func TestStepWaits(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	p := &Printer{w: &out}
+	p.Step(manager.Step{Name: "sandbox", Detail: "waits: no node takes the pod", At: 3 * time.Second, Waiting: true})
+	p.Step(manager.Step{Name: "sandbox", Detail: "isolation proved", At: 9 * time.Second, Took: 8 * time.Second})
+	want := "  3.00s … sandbox  waits: no node takes the pod\n  9.00s ✓ sandbox  isolation proved  8.00s\n"
+	if out.String() != want {
+		t.Errorf("%q, want %q", out.String(), want)
 	}
 }

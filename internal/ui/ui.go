@@ -100,8 +100,12 @@ func (p *Printer) endLine() {
 }
 
 // Step prints a finished step: when it ended, its name, what it found, and how
-// long it took.
+// long it took. Of one that waits it prints for what.
 func (p *Printer) Step(s manager.Step) {
+	if s.Waiting {
+		p.Linef("%s %s %-8s %s", p.Paint(Dim, fmt.Sprintf("%7s", clock(s.At))), p.Paint(Dim, "…"), s.Name, p.Paint(Dim, s.Detail))
+		return
+	}
 	mark := p.Paint(Green, "✓")
 	detail := s.Detail
 	if s.Failed {

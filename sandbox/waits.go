@@ -1,0 +1,31 @@
+package sandbox
+
+import "time"
+
+// waitShown is how long a sandbox waits for the same thing before anybody is told.
+const waitShown = 3 * time.Second
+
+// waits tells, by EventWaiting, what a sandbox that does not start yet waits for.
+type waits struct {
+	why   string
+	timer *time.Timer
+	told  string
+}
+
+// still returns a channel that has a value once the sandbox has waited for that, and for
+// nothing else in between, for a while.
+func (w *waits) still(why string) <-chan time.Time {
+	if why != w.why || w.timer == nil {
+		w.why, w.timer = why, time.NewTimer(waitShown)
+	}
+	return w.timer.C
+}
+
+// tell tells of it, unless it is what was told last.
+func (w *waits) tell(on func(Event)) {
+	if w.why == w.told || on == nil {
+		return
+	}
+	w.told = w.why
+	on(Event{Kind: EventWaiting, Time: time.Now(), Why: escaped(w.why)})
+}
