@@ -237,7 +237,9 @@ func TestKubeVirtEnds(t *testing.T) {
 			reason: sandbox.ReasonLost, words: "has not the key that the machine was given",
 		},
 		"disk limit": {
-			script: "echo ready; head -c 400M /dev/zero >big; sleep 900",
+			// What is there is taken out, which a software CPU takes two minutes for at 256 MB.
+			script: "echo ready; head -c 100M /dev/zero >big; sleep 900",
+			change: func(s *sandbox.LaunchSpec) { s.Limits.Disk = 48 << 20 },
 			reason: sandbox.ReasonDiskLimit,
 		},
 		"memory limit": {
