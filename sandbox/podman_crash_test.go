@@ -313,8 +313,16 @@ func TestOnPodmanServiceLost(t *testing.T) {
 			if !slices.Contains(res.Artifacts, sandbox.DirtyArchive) || !strings.Contains(sink.content(sandbox.DirtyArchive), "unfinished") {
 				t.Errorf("artifacts %v, missing %q", res.Artifacts, res.Missing)
 			}
-			socket.end() // one that stands still may hold a lock of the storage, for which every other service waits
-			for _, p := range leftOf(t, podmanClient(t), spec.ID) {
+			// One that stands still may hold a lock of the storage, for which every other
+			// service waits, and the program that removes the container too: which does so
+			// as soon as the lock is free.
+			socket.end()
+			c := podmanClient(t)
+			left := leftOf(t, c, spec.ID)
+			for deadline := time.Now().Add(time.Minute); len(left) > 0 && name == "stopped" && time.Now().Before(deadline); {
+				left = leftOf(t, c, spec.ID)
+			}
+			for _, p := range left {
 				t.Errorf("left: %s", p)
 			}
 		})
