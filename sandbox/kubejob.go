@@ -279,11 +279,12 @@ func (l *Kubernetes) open() (*Kubernetes, error) {
 		return opened, nil
 	}
 	if len(c.server) == 0 {
-		var err error
-		if c.server, err = apiServer(c.client); err != nil {
+		server, err := apiServer(c.client)
+		if err != nil {
 			return nil, &Error{Kind: ErrRuntime, Op: "find an address that sandboxes must not reach", Err: err,
 				Remedy: "See whether the API server works: kubectl get --raw /api; or name addresses that a pod would reach without NetworkPolicies as canaries in kick.yaml"}
 		}
+		c.server = server // and what proves nothing is not remembered for the next
 	}
 	opened.config.Canaries = c.server
 	return opened, nil
