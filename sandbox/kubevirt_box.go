@@ -81,7 +81,8 @@ func (b *kubeVirtBox) start(ctx context.Context, dog *watchdog) (_ line, err err
 		b.dir, err = b.findLeft(ctx, conn)
 	}
 	if err != nil {
-		return line{}, errors.Join(err, conn.Close())
+		_ = conn.Close() // a context that has ended has closed it already
+		return line{}, err
 	}
 	lost := make(chan loss, 1)
 	dog.lost = lost

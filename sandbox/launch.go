@@ -56,8 +56,8 @@ func runKick(ctx context.Context, e engine, spec LaunchSpec) (Result, error) {
 	case errors.Is(err, ErrIsolation):
 		res.Reason = ReasonIsolation
 	case len(spec.Command) == 0: // then a nil error says that the artifacts were made
-	case res.Started.IsZero() && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)):
-		res.Reason, res.Detail, err = ReasonCancelled, "the run was cancelled before the command started", nil
+	case res.Started.IsZero() && ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)):
+		res.Reason, res.Detail, err = ReasonCancelled, "the run was cancelled before the command started", besides(err, ctx.Err())
 	}
 	if err != nil && res.Detail == "" {
 		res.Detail = err.Error()
@@ -65,6 +65,23 @@ func runKick(ctx context.Context, e engine, spec LaunchSpec) (Result, error) {
 	res.Finished = time.Now()
 	k.event(EventFinished)
 	return res, err
+}
+
+// besides is what else went wrong than the end of a context, as that the sandbox is
+// there still. It is one of several joined errors.
+func besides(err, end error) error {
+	_, whole := err.(*Error)                                              //nolint:errorlint // whatever it wraps is its own
+	if several, ok := err.(interface{ Unwrap() []error }); ok && !whole { //nolint:errorlint // errors.Join's, of this very level
+		var others []error
+		for _, e := range several.Unwrap() {
+			others = append(others, besides(e, end))
+		}
+		return errors.Join(others...)
+	}
+	if errors.Is(err, end) {
+		return nil
+	}
+	return err
 }
 
 // runShell is the Preflight of a runtime with images: their shell runs, in what the
