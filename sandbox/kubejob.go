@@ -20,6 +20,7 @@ import (
 
 	"github.com/kickhq/kick/internal/frame"
 	"github.com/kickhq/kick/internal/kube"
+	"github.com/kickhq/kick/internal/kubevirtapi"
 	"github.com/kickhq/kick/internal/lazyregexp"
 )
 
@@ -296,7 +297,7 @@ func (l *Kubernetes) find() (*kubeCluster, error) {
 	}
 	config, namespace, err := kube.Load(kube.Where{Kubeconfig: l.config.Kubeconfig, Context: l.config.Context})
 	if err != nil {
-		return fail("find a Kubernetes cluster", err, "Set kubernetes.kubeconfig in kick.yaml, --kubeconfig or KUBECONFIG, or run kick in a pod with an account")
+		return fail("find a Kubernetes cluster", err, "Set kubeconfig in the runtime's block of kick.yaml, --kubeconfig or KUBECONFIG, or run kick in a pod with an account")
 	}
 	c := &kubeCluster{namespace: cmp.Or(l.config.Namespace, namespace), making: make(chan struct{}, kubeMaking)}
 	if c.client, err = kube.New(config); err != nil {
@@ -398,10 +399,29 @@ func (l *Kubernetes) newBox(ctx context.Context, spec LaunchSpec, mode frame.Mod
 	return b, nil
 }
 
+// noRoom tells the refusal of an object for which a quota has no room, or has not been
+// counted yet, as right after it was made.
+func noRoom(err error) bool {
+	_, forbidden := kube.Forbidden(err)
+	return forbidden && (strings.Contains(err.Error(), "exceeded quota") || strings.Contains(err.Error(), "status unknown for quota"))
+}
+
+// manifestsOf is what `kick manifests` calls the runtime that uses a resource. Pods'
+// use no Secrets.
+func manifestsOf(resource string) string {
+	if resource == kube.Secrets.Name || strings.HasSuffix(resource, kubevirtapi.Group) {
+		return "kubevirt"
+	}
+	return "kubernetes"
+}
+
 // kubeError says what may help where the API server did not do what was asked.
 func kubeError(op string, err error) error {
+	if noRoom(err) {
+		return &Error{Kind: ErrRuntime, Op: op, Err: err, Remedy: remedyQuota}
+	}
 	if f, ok := kube.Forbidden(err); ok {
-		return &Error{Kind: ErrRuntime, Op: op, Err: err, Remedy: fmt.Sprintf("kick's account may not %s %s in namespace %s: give it a Role with that verb there (`kick manifests kubernetes` prints it), or name the namespace where it has one", f.Verb, f.Resource, f.Namespace)}
+		return &Error{Kind: ErrRuntime, Op: op, Err: err, Remedy: fmt.Sprintf("kick's account may not %s %s in namespace %s: give it a Role with that verb there (`kick manifests %s` prints it), or name the namespace where it has one", f.Verb, f.Resource, f.Namespace, manifestsOf(f.Resource))}
 	}
 	remedy := ""
 	if kube.Transient(err) {

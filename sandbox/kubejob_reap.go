@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"strings"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -36,7 +37,7 @@ func (l *Kubernetes) Rights(ctx context.Context) error {
 
 // rights asks for each rule whether it is granted.
 func (c *kubeCluster) rights(ctx context.Context, namespace string, rules []KubernetesRule) error {
-	var missing []error
+	var missing []string
 	for _, r := range rules {
 		resource, sub := r.split()
 		for _, verb := range r.Verbs {
@@ -45,12 +46,12 @@ func (c *kubeCluster) rights(ctx context.Context, namespace string, rules []Kube
 				return kubeError("ask for the rights of kick's account", err)
 			}
 			if !may {
-				missing = append(missing, fmt.Errorf("%s %s", verb, r.Resource))
+				missing = append(missing, verb+" "+r.Resource)
 			}
 		}
 	}
 	if len(missing) > 0 {
-		return &Error{Kind: ErrRuntime, Op: "use namespace " + namespace, Err: fmt.Errorf("kick's account may not: %w", errors.Join(missing...)), Remedy: "Give it the Role that `kick manifests kubernetes` prints"}
+		return &Error{Kind: ErrRuntime, Op: "use namespace " + namespace, Err: errors.New("kick's account may not: " + strings.Join(missing, ", ")), Remedy: "Give it the Role that `kick manifests " + manifestsOf(rules[0].Resource+"."+rules[0].Group) + "` prints"}
 	}
 	return nil
 }

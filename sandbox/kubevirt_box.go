@@ -120,7 +120,7 @@ func (b *kubeVirtBox) make(ctx context.Context) error {
 	}
 	name := b.plan.instance.Name
 	for {
-		made, err := kube.Create(ctx, b.client, kubevirtapi.Instances, l.config.Namespace, b.plan.instance, false)
+		made, err := b.create(ctx)
 		if apierrors.IsAlreadyExists(err) {
 			old, err := kube.Get[kubevirtapi.Instance](ctx, b.client, kubevirtapi.Instances, l.config.Namespace, name)
 			switch {
@@ -150,6 +150,24 @@ func (b *kubeVirtBox) make(ctx context.Context) error {
 		return b.failed(ctx, "make the Secret of the machine "+name, err)
 	}
 	return nil
+}
+
+// create asks for the instance, again and again while a quota has no room for it, as
+// the controller of a Job does for its pod.
+func (b *kubeVirtBox) create(ctx context.Context) (*kubevirtapi.Instance, error) {
+	waiting, cancel := context.WithTimeout(ctx, b.launcher.config.Pending)
+	defer cancel()
+	for pause := enterFirst; ; pause = min(2*pause, enterMost) {
+		made, err := kube.Create(ctx, b.client, kubevirtapi.Instances, b.launcher.config.Namespace, b.plan.instance, false)
+		if !noRoom(err) {
+			return made, err
+		}
+		b.waits.why = "a quota has no room for the machine"
+		b.waits.tell(b.spec.OnEvent)
+		if !kube.Pause(waiting, pause) {
+			return made, err
+		}
+	}
 }
 
 func (b *kubeVirtBox) failed(ctx context.Context, op string, err error) error {
