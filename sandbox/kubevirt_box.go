@@ -245,7 +245,7 @@ func (b *kubeVirtBox) enter(ctx context.Context) (*guestConn, error) {
 			case b.adopted != nil:
 				op, remedy = "come into the ", "kick gc looks again, and removes it past its deadline"
 			case n.phase != kubeRunning:
-				remedy = machineRemedy(why)
+				remedy = machineRemedy(why, n.remedy)
 			}
 			return nil, &Error{Kind: ErrRuntime, Op: op + b.eye.object.String(), Err: fmt.Errorf("%w: %s", err, escaped(why)), Remedy: remedy}
 		}
@@ -536,9 +536,9 @@ func (b *kubeVirtBox) describe(r *Result) {
 	if b.eye == nil {
 		return
 	}
-	r.Image = b.spec.Image
-	if s := b.eye.instance().Status; s != nil {
-		r.Isolation.Engine = "KubeVirt, node " + s.NodeName
+	r.Image, r.Isolation.Engine = b.spec.Image, "KubeVirt"
+	if s := b.eye.instance().Status; s != nil && s.NodeName != "" {
+		r.Isolation.Engine += ", node " + s.NodeName
 	}
 	if kernel := strings.TrimSpace(b.machine.Shown["/proc/sys/kernel/osrelease"]); kernel != "" {
 		r.Isolation.Engine += ", a machine with Linux " + escaped(kernel)

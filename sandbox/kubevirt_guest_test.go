@@ -192,6 +192,45 @@ func TestKubeVirtLeft(t *testing.T) {
 	})
 }
 
+// TestKubeVirtEarly: a machine that does not come to its start says what to do about
+// that very thing.
+func TestKubeVirtEarly(t *testing.T) {
+	for name, c := range map[string]struct {
+		said         string
+		gone         bool
+		want, remedy string
+	}{
+		"nobody sees it": {said: `{}`, want: "it is not seen by KubeVirt yet", remedy: "See that KubeVirt runs"},
+		"deleted":        {said: `{"status": {"phase": "Scheduling"}}`, gone: true, want: "it has ended: the machine was deleted by somebody else", remedy: "Whoever did that"},
+		"no room":        {said: `{"status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}}`, want: "Unschedulable", remedy: "has room"},
+		"failed":         {said: `{"status": {"phase": "Failed"}}`, want: "the machine has failed", remedy: "kubectl describe vmi"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				// No API server is there, so it has no event to tell of.
+				client, err := kube.New(&rest.Config{Host: "http://127.0.0.1:1"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer client.Close()
+				said := machineSaid(t, c.said)
+				l := &KubeVirt{}
+				l.config.setDefaults()
+				b := &kubeVirtBox{launcher: l, client: client, eye: &machineEye{client: client, seen: said, gone: c.gone, changed: make(chan struct{})}}
+				_, err = b.enter(t.Context())
+				var e *Error
+				if !errors.As(err, &e) || !strings.Contains(err.Error(), c.want) || !strings.Contains(e.Remedy, c.remedy) {
+					t.Errorf("%v, %+v", err, e)
+				}
+				var r Result
+				if b.describe(&r); r.Isolation.Engine != "KubeVirt" {
+					t.Errorf("it ran on %q", r.Isolation.Engine)
+				}
+			})
+		})
+	}
+}
+
 // heap is what is in use, in bytes.
 func heap() int64 {
 	runtime.GC()

@@ -31,7 +31,7 @@ func machineNews(m *kubevirtapi.Instance) kubeNews {
 		return ended(ReasonLost, "See the machine's events: kubectl describe vmi", "the machine has failed: %s", cmp.Or(s.Reason, conditionsOf(s, kubevirtapi.Ready), "its kernel, its virt-launcher or its node has ended it"))
 	case kubevirtapi.Running, kubevirtapi.Scheduled:
 		if c := conditionsOf(s, kubevirtapi.Synchronized); c != "" && s.Phase == kubevirtapi.Scheduled {
-			return kubeNews{why: "the node does not start the machine: " + c, remedy: machineRemedy(c)}
+			return kubeNews{why: "the node does not start the machine: " + c, remedy: machineRemedy(c, "")}
 		}
 		if len(s.Interfaces) > 0 && s.Interfaces[0].IPAddress != "" {
 			return kubeNews{phase: kubeRunning, why: "it runs, and lets nobody in yet", remedy: "See that the image starts sshd with what is on the disk with the serial " + machineKeys + ", as docs/kubevirt.md says"}
@@ -42,7 +42,7 @@ func machineNews(m *kubevirtapi.Instance) kubeNews {
 	if why == "" {
 		return kubeNews{why: fmt.Sprintf("it is %s", cmp.Or(s.Phase, "not seen by KubeVirt yet")), remedy: "See that KubeVirt runs: kubectl get kubevirt --all-namespaces"}
 	}
-	return kubeNews{why: why, remedy: machineRemedy(why)}
+	return kubeNews{why: why, remedy: machineRemedy(why, "")}
 }
 
 // conditionsOf says why something is not so; empty if it is, or nobody says.
@@ -66,11 +66,12 @@ var machineRemedies = []struct{ text, remedy string }{
 	{"disk", "See that the image has a disk that QEMU can read in /disk"},
 }
 
-func machineRemedy(words string) string {
+// machineRemedy is that of the words, or else what is known without them.
+func machineRemedy(words, known string) string {
 	for _, r := range machineRemedies {
 		if strings.Contains(words, r.text) {
 			return r.remedy
 		}
 	}
-	return "See the machine's events: kubectl describe vmi"
+	return cmp.Or(known, "See the machine's events: kubectl describe vmi")
 }

@@ -411,6 +411,8 @@ func settings(req *manager.Request, o Options) error {
 	switch req.Image = o.Image; {
 	case req.Runtime == "embedded" && req.Image != "":
 		return errors.New("--image: the embedded runtime runs this host's programs and takes no image: leave it out, or pass --runtime podman, openshell, kubernetes or kubevirt")
+	case req.Runtime == "kubevirt" && req.Image == "":
+		return errors.New("--runtime kubevirt boots a machine from an image, and there is none: pass --image, or set image in kick.yaml (docs/kubevirt.md says what it needs)")
 	case req.Runtime != "embedded" && req.Image == "":
 		return fmt.Errorf("--runtime %s runs agents in an image, and there is none: pass --image, or set image in kick.yaml (`kick image build` makes one)", req.Runtime)
 	case req.Image != "" && len(req.ProgramDirs) > 0:
