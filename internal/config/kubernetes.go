@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -68,7 +67,7 @@ var kubernetesFields = []field[sandbox.KubernetesChoice]{
 			}
 		}},
 	{"canaries", "Addresses, numeric as ADDRESS:PORT and none of loopback, that a pod reaches unless a NetworkPolicy keeps it from that. No kick starts before they are closed to it. Default: the API server's.",
-		object{"type": "array", "items": object{"type": "string"}}, kubeList(func(c *sandbox.KubernetesChoice) *[]string { return &c.Canaries }, readHostPort)},
+		object{"type": "array", "items": object{"type": "string"}}, kubeList(func(c *sandbox.KubernetesChoice) *[]string { return &c.Canaries }, readCanary)},
 }
 
 var (
@@ -188,14 +187,15 @@ func readClaimPath(d *decoder, p place) (string, bool) {
 	return v, ok
 }
 
-func readHostPort(d *decoder, p place) (string, bool) {
+// readCanary wants an address that is the same one for a sandbox as for everybody else.
+func readCanary(d *decoder, p place) (string, bool) {
 	v, ok := readWord(d, p)
 	if !ok {
 		return "", false
 	}
-	_, port, err := net.SplitHostPort(v)
-	if n, err2 := strconv.ParseUint(port, 10, 16); err != nil || err2 != nil || n == 0 {
-		d.problem(p, shown(v)+" is not HOST:PORT", "write it like 192.0.2.1:443")
+	at, err := netip.ParseAddrPort(v)
+	if ip := at.Addr().Unmap(); err != nil || at.Port() == 0 || ip.IsLoopback() || ip.IsUnspecified() {
+		d.problem(p, shown(v)+" is no numeric ADDRESS:PORT beyond the sandbox itself", "write it like 192.0.2.1:443")
 		return "", false
 	}
 	return v, true

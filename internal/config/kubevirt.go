@@ -41,7 +41,7 @@ var kubeVirtFields = []field[sandbox.KubeVirtChoice]{
 			}
 		}},
 	{"canaries", "Addresses, numeric as ADDRESS:PORT and none of loopback, that a machine reaches unless a NetworkPolicy keeps it from that. No kick starts in one that does. Default: the API server's.",
-		object{"type": "array", "items": object{"type": "string"}}, kubeList(func(c *sandbox.KubeVirtChoice) *[]string { return &c.Canaries }, readHostPort)},
+		object{"type": "array", "items": object{"type": "string"}}, kubeList(func(c *sandbox.KubeVirtChoice) *[]string { return &c.Canaries }, readCanary)},
 }
 
 // guestUser is the name of a user, as Debian lets one be.
