@@ -41,9 +41,9 @@ func (p *Printer) Outcome(o manager.Outcome) {
 	case manager.Nothing:
 		p.Linef("%s  the agent left no commit to publish", p.Paint(Amber, "nothing"))
 	default:
-		p.Linef("%s  %s", p.Paint(Red, string(o.Outcome)), escape.String(o.Error))
+		p.Linef("%s  %s", p.Paint(Red, string(o.Outcome)), said(o.Error))
 		if o.Remedy != "" {
-			p.Linef("           %s", escape.String(o.Remedy))
+			p.Linef("           %s", said(o.Remedy))
 		}
 	}
 	p.findings(o.Findings)
@@ -52,7 +52,7 @@ func (p *Printer) Outcome(o manager.Outcome) {
 	}
 	p.Unpublished(o)
 	for _, n := range o.Notes {
-		p.Linef("  %s %s", p.Paint(Dim, "note"), escape.String(n))
+		p.Linef("  %s %s", p.Paint(Dim, "note"), said(n))
 	}
 	if o.KeptAt != "" {
 		p.Linef("")
@@ -174,9 +174,9 @@ func (p *Printer) Check(c doctor.Check) {
 	if !c.OK {
 		mark = p.Paint(Red, "✗")
 	}
-	p.hang(fmt.Sprintf("%s %-20s", mark, c.Name), 23, "", escape.String(c.Found))
+	p.hang(fmt.Sprintf("%s %-20s", mark, c.Name), 23, "", said(c.Found))
 	if !c.OK && c.Remedy != "" {
-		p.hang(strings.Repeat(" ", 22)+" →", 25, "", escape.String(c.Remedy))
+		p.hang(strings.Repeat(" ", 22)+" →", 25, "", said(c.Remedy))
 	}
 }
 
@@ -192,3 +192,6 @@ func (p *Printer) Isolation(iso sandbox.Isolation) {
 		p.hang(fmt.Sprintf("    %s %-20s", p.Paint(st, fmt.Sprintf("%-13s", strings.ReplaceAll(string(prop.Status), "-", " "))), prop.Name), 39, Dim, escape.String(prop.Evidence))
 	}
 }
+
+// said is the text of errors, of which each was a line, in one.
+func said(text string) string { return escape.String(strings.ReplaceAll(text, "\n", "; ")) }

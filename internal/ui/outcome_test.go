@@ -60,3 +60,17 @@ func TestStepWaits(t *testing.T) {
 		t.Errorf("%q, want %q", out.String(), want)
 	}
 }
+
+// TestErrorsInOneLine: errors of which each was a line are read in one.
+func TestErrorsInOneLine(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	p := &Printer{w: &out}
+	p.Outcome(manager.Outcome{Outcome: manager.RuntimeError, Error: "watch it: refused\nsee its end: refused", Notes: []string{"one\ntwo"}})
+	p.Check(doctor.Check{Name: "rights", Found: "three\nfour"})
+	for _, want := range []string{"watch it: refused; see its end: refused\n", "note one; two\n", "three; four\n"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("it does not say %q:\n%s", want, out.String())
+		}
+	}
+}
