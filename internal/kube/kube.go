@@ -353,15 +353,30 @@ func Patch[T any](ctx context.Context, c *Client, r Resource, namespace, name st
 // Delete deletes one object and what it owns, foreground: it stays until all of
 // that is gone. uid is the one that is meant. That it is gone already is no error.
 func (c *Client) Delete(ctx context.Context, r Resource, namespace, name, uid string) error {
-	options := map[string]any{"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground"}
+	var only map[string]string
 	if uid != "" {
-		options["preconditions"] = map[string]string{"uid": uid}
+		only = map[string]string{"uid": uid}
 	}
-	err := c.do(ctx, call{verb: "delete", method: http.MethodDelete, resource: r, namespace: namespace, names: []string{name}, content: "application/json", body: options}, nil)
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // another one of that name is not meant
-	}
+	_, err := c.deleteIf(ctx, r, namespace, name, only)
 	return err
+}
+
+// DeleteSeen deletes one object as Delete does, if nobody has changed it since it was
+// seen, and tells whether it was so.
+func (c *Client) DeleteSeen(ctx context.Context, r Resource, seen *metav1.ObjectMeta) (deleted bool, err error) {
+	return c.deleteIf(ctx, r, seen.Namespace, seen.Name, map[string]string{"uid": string(seen.UID), "resourceVersion": seen.ResourceVersion})
+}
+
+func (c *Client) deleteIf(ctx context.Context, r Resource, namespace, name string, only map[string]string) (deleted bool, err error) {
+	options := map[string]any{"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground"}
+	if only != nil {
+		options["preconditions"] = only
+	}
+	err = c.do(ctx, call{verb: "delete", method: http.MethodDelete, resource: r, namespace: namespace, names: []string{name}, content: "application/json", body: options}, nil)
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return false, nil // another one of that name is not meant
+	}
+	return err == nil, err
 }
 
 // May asks whether the account may do something.

@@ -316,6 +316,15 @@ func TestCalls(t *testing.T) {
 	remove := func(uid string) func(*Client) error {
 		return func(c *Client) error { return c.Delete(t.Context(), Pods, "ns", "p", uid) }
 	}
+	seen := func(want bool) func(*Client) error {
+		return func(c *Client) error {
+			deleted, err := c.DeleteSeen(t.Context(), Pods, &metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u1", ResourceVersion: "7"})
+			if err == nil && deleted != want {
+				err = fmt.Errorf("deleted: %v", deleted)
+			}
+			return err
+		}
+	}
 	get := func(c *Client) error {
 		p, err := Get[object](t.Context(), c, Pods, "ns", "p")
 		if err == nil && p.Name != "p" {
@@ -349,6 +358,8 @@ func TestCalls(t *testing.T) {
 		"delete":            {call: remove("u1"), steps: []step{{request: "DELETE " + one, answer: "{}", body: `"preconditions":{"uid":"u1"},"propagationPolicy":"Foreground"`}}},
 		"deleted already":   {call: remove("u1"), steps: []step{{request: "DELETE " + one, status: 404, answer: status(404, "NotFound", "not found")}}},
 		"another is there":  {call: remove("u1"), steps: []step{{request: "DELETE " + one, status: 409, answer: status(409, "Conflict", "the UID in the precondition (u1) does not match")}}},
+		"delete as seen":    {call: seen(true), steps: []step{{request: "DELETE " + one, answer: "{}", body: `"preconditions":{"resourceVersion":"7","uid":"u1"},"propagationPolicy":"Foreground"`}}},
+		"not as it was":     {call: seen(false), steps: []step{{request: "DELETE " + one, status: 409, answer: status(409, "Conflict", "the ResourceVersion in the precondition (7) does not match")}}},
 		"may not delete":    {call: remove(""), steps: []step{{request: "DELETE " + one, status: 403, answer: refused}}, is: apierrors.IsForbidden, says: "delete pods in namespace ns"},
 	} {
 		t.Run(name, func(t *testing.T) {

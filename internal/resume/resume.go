@@ -190,6 +190,20 @@ func (s *Stream) Drain(most time.Duration) bool {
 	return true
 }
 
+// Part waits until the other end has heard that all it wrote was read and has gone for
+// that, at most so long, and reports whether it has.
+func (s *Stream) Part(most time.Duration) bool {
+	until := time.Now().Add(most)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.told != s.read || s.carried {
+		if s.ended != nil || !s.await(until) {
+			return false
+		}
+	}
+	return true
+}
+
 // End ends the session for everybody who reads, writes or carries it.
 func (s *Stream) End() { s.end(ErrEnded) }
 

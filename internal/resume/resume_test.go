@@ -421,3 +421,31 @@ func FuzzPacket(f *testing.F) {
 		}
 	})
 }
+
+// An end that has read all tells the other, and waits until that has gone.
+func TestPart(t *testing.T) {
+	t.Parallel()
+	c, st := pair(t, func(int) (io.ReadWriteCloser, io.ReadWriteCloser) { return net.Pipe() })
+	if _, err := st.Write([]byte("goodbye")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(c, make([]byte, len("goodbye"))); err != nil {
+		t.Fatal(err)
+	}
+	if c.Part(50 * time.Millisecond) {
+		t.Error("the other end is there, and it has parted")
+	}
+	gone := make(chan bool)
+	go func() { gone <- c.Part(time.Minute) }()
+	if !st.Drain(time.Minute) {
+		t.Error("the other end was not told")
+	}
+	st.End()
+	if !<-gone {
+		t.Error("the other end has gone, and it has not parted")
+	}
+	c.End()
+	if _, err := c.Write([]byte("x")); !errors.Is(err, ErrEnded) {
+		t.Errorf("after the end: %v", err)
+	}
+}
