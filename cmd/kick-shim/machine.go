@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,11 +10,16 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strconv"
+	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/kickhq/kick/internal/frame"
+	"github.com/kickhq/kick/internal/rmtree"
 )
 
 // In a virtual machine this program is a command of an ordinary user, whom kick has
@@ -40,6 +46,9 @@ func look() error {
 				m.Found = append(m.Found, f)
 			}
 		}
+	}
+	for _, p := range ownProcesses() {
+		m.Processes = append(m.Processes, p.Process)
 	}
 	return json.NewEncoder(os.Stdout).Encode(m)
 }
@@ -183,4 +192,106 @@ func enclosed() error {
 		}
 	}
 	return w.become("serve", secondStageEnv())
+}
+
+// leaveMachine removes what a kick had in the machine. What is still there of the
+// user's, and was not before the kick, has come out of its sandbox.
+func leaveMachine() error {
+	var l frame.Leave
+	if err := readJSON(&l); err != nil {
+		return err
+	}
+	if !filepath.IsAbs(l.Dir) {
+		return fmt.Errorf("leave wants the whole path of a directory, not %q", l.Dir)
+	}
+	for deadline := time.Now().Add(time.Duration(l.PatienceMS) * time.Millisecond); ; {
+		left := strangers(l.Before)
+		if len(left) == 0 {
+			return rmtree.Remove(l.Dir)
+		}
+		if err := awaitEnd(left[0].PID, time.Until(deadline)); err != nil {
+			return fmt.Errorf("a process is left, %d %s: %w", left[0].PID, left[0].name, err)
+		}
+	}
+}
+
+// userProcess is one of this user's in the machine.
+type userProcess struct {
+	frame.Process
+	parent int
+	name   string
+}
+
+// ownProcesses are those of this process's user that live. It has them by the kernel's
+// word of who they are, and not by whose their files in /proc are.
+func ownProcesses() (list []userProcess) {
+	uid := strconv.Itoa(os.Geteuid())
+	for _, dir := range glob("/proc/[0-9]*") {
+		status, err := os.ReadFile(dir + "/status")
+		if err != nil {
+			continue // it has gone
+		}
+		users := ""
+		for line := range strings.Lines(string(status)) {
+			if rest, ok := strings.CutPrefix(line, "Uid:"); ok {
+				users = rest
+			}
+		}
+		stat, err := os.ReadFile(dir + "/stat")
+		open, end := bytes.IndexByte(stat, '('), bytes.LastIndexByte(stat, ')') // a name may hold anything
+		if err != nil || open < 0 || end < open || !slices.Contains(strings.Fields(users), uid) {
+			continue
+		}
+		const parent, threads, start = 1, 17, 19 // where stat has them
+		f := strings.Fields(string(stat[end+1:]))
+		if len(f) <= start || f[0] == "X" || f[0] == "Z" && f[threads] <= "1" {
+			continue // dead to the last thread
+		}
+		p := userProcess{name: string(stat[open : end+1])}
+		p.PID, _ = strconv.Atoi(filepath.Base(dir)) // the kernel's own numbers
+		p.parent, _ = strconv.Atoi(f[parent])
+		p.Start = f[start]
+		list = append(list, p)
+	}
+	return list
+}
+
+// strangers are the user's processes, but for those that were there before, this one
+// and those that it descends from.
+func strangers(before []frame.Process) []userProcess {
+	all := ownProcesses()
+	known := map[int]bool{}
+	for pid := os.Getpid(); pid != 0; {
+		known[pid] = true
+		i := slices.IndexFunc(all, func(p userProcess) bool { return p.PID == pid })
+		if pid = 0; i >= 0 {
+			pid = all[i].parent
+		}
+	}
+	return slices.DeleteFunc(all, func(p userProcess) bool { return known[p.PID] || slices.Contains(before, p.Process) })
+}
+
+// awaitEnd waits until a process has ended.
+func awaitEnd(pid int, patience time.Duration) error {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	for end := time.Now().Add(patience); ; {
+		wait := time.Until(end)
+		if wait <= 0 {
+			return errors.New("it does not end")
+		}
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(wait.Milliseconds())+1)
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+		if n > 0 {
+			return nil
+		}
+	}
 }

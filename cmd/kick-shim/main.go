@@ -20,7 +20,7 @@
 // gateway are opened by others, "dial". Beside an agent's
 // container it prepares the pod, "install", and removes a workspace, "clear".
 // In a virtual machine kick has it "look" first, and then "enclose" a sandbox that
-// waits as in a pod.
+// waits as in a pod; and to "leave", when another kick may have the machine.
 package main
 
 import (
@@ -66,6 +66,8 @@ func main() {
 		err = dial()
 	case "look":
 		err = look()
+	case "leave":
+		err = leaveMachine()
 	case "enclose":
 		err = enclose()
 	case "enclosed":

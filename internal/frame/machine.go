@@ -25,6 +25,23 @@ type Machine struct {
 	Shown    map[string]string `json:"shown"`
 	// Network is empty, or says which canary can be reached.
 	Network string `json:"network,omitempty"`
+	// Processes are the user's.
+	Processes []Process `json:"processes,omitempty"`
+}
+
+// Process is one, by its id and when it was started, in ticks since the boot.
+type Process struct {
+	PID   int    `json:"pid"`
+	Start string `json:"start"`
+}
+
+// Leave is what the shim is told when a sandbox has ended whose machine another kick
+// may have: which directory to remove, and which processes of the user were there
+// before the sandbox. Any other has so long to end, and is named if it does not.
+type Leave struct {
+	Dir        string    `json:"dir"`
+	Before     []Process `json:"before"`
+	PatienceMS int64     `json:"patienceMS"`
 }
 
 // Found is a file, a directory or a symbolic link.
