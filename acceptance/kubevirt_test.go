@@ -1,6 +1,9 @@
 package acceptance
 
 import (
+	"encoding/json"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -30,14 +33,14 @@ func machineEnds() (cases []agentCase) {
 	return cases
 }
 
-// onKubeVirt stands in for KubeVirt in a namespace, and returns the flags by which
-// kicks run there.
-func onKubeVirt(t *testing.T) (*kubetest.Namespace, []string) {
+// onKubeVirt stands in for KubeVirt in a namespace, whose account has the launcher's
+// rights and more, and returns the flags by which kicks run there.
+func onKubeVirt(t *testing.T, more ...sandbox.KubernetesRule) (*kubetest.Namespace, []string) {
 	t.Helper()
 	c := kubetest.OpenAlone(t)
 	k := kubevirttest.Start(t, c)
 	n := c.Namespace(t)
-	k.Account(t, n, sandbox.KubeVirtRules)
+	k.Account(t, n, slices.Concat(sandbox.KubeVirtRules, more))
 	return n, []string{"--runtime", "kubevirt", "--image", kubevirttest.Image, "--kubeconfig", n.Kubeconfig, "--namespace", n.Name, "--memory", "768MiB"}
 }
 
@@ -84,6 +87,65 @@ func TestKubeVirtKilled(t *testing.T) {
 		t.Errorf("left behind: %s\n%s", left, said)
 	}
 	wantKept(t, bare, o)
+}
+
+// TestKubeVirtLingers: the machine of an agent of kick.yaml lingers, and its next kick
+// for the repository has it. When that kick is killed with SIGKILL, kick gc takes the
+// work, and leaves nothing.
+func TestKubeVirtLingers(t *testing.T) {
+	n, _ := onKubeVirt(t, sandbox.KubeVirtPoolRules...)
+	dir, bare := t.TempDir(), seedBare(t)
+	state := filepath.Join(dir, "state")
+	text := fmt.Sprintf(`
+agent_sandbox:
+  enabled: true
+  runtime: kubevirt
+  image: %s
+  limits: {memory: 768MiB, cpus: 1}
+  kubevirt: {kubeconfig: %s, namespace: %s, linger: {machines: 1, seconds: 600}}
+agents:
+  scanner: {command: [sh, -c, "echo precious >work; git add work; git commit -qm precious"], sandbox: {enabled: true}}
+`, kubevirttest.Image, n.Kubeconfig, n.Name)
+	if err := os.WriteFile(filepath.Join(dir, "kick.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	kicked := func(program string) *exec.Cmd {
+		cmd := exec.Command(program, "run", "--agent", "scanner", "--state-dir", state, "-o", "json", "--repo", bare, "--publish", "branch")
+		cmd.Dir, cmd.Env = dir, []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + dir, "KICK_TEST_CRASH_AT=agent-exited"}
+		return cmd
+	}
+	// whose are the machines and the kicks that have them.
+	whose := func() string {
+		return n.Kubectl(t, "get", "virtualmachineinstances", "--namespace", n.Name, "--output", `jsonpath={range .items[*]}{.metadata.uid} {.metadata.labels.kick\.id}{"\n"}{end}`)
+	}
+	got, _ := objectOf(t, kicked(kick))
+	isolation, _ := got["isolation"].(map[string]any)
+	if engine, _ := isolation["engine"].(string); got["outcome"] != "published" || !strings.Contains(engine, "; it lingers until ") {
+		t.Fatalf("%v, %q: %v", got["outcome"], engine, got["error"])
+	}
+	lingers := strings.Fields(whose())
+	if len(lingers) != 1 {
+		t.Fatalf("there are %q, want one machine and no kick", lingers)
+	}
+	cmd := kicked(buildCrashing(t))
+	out, _ := cmd.CombinedOutput()
+	if ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || ws.Signal() != syscall.SIGKILL {
+		t.Fatalf("kick was not killed: %v\n%s", cmd.ProcessState, out)
+	}
+	taken := strings.Fields(whose())
+	if len(taken) != 2 || taken[0] != lingers[0] {
+		t.Fatalf("there are %q, want %s with a kick", taken, lingers)
+	}
+	said, err := exec.Command(kick, "gc", "--state-dir", state).CombinedOutput()
+	b, readErr := os.ReadFile(filepath.Join(state, "kicks", taken[1], "result.json"))
+	var o manager.Outcome
+	if err := errors.Join(err, readErr, json.Unmarshal(b, &o)); err != nil || o.Outcome != manager.Interrupted || len(o.Missing) > 0 {
+		t.Fatalf("%v, %+v\n%s", err, o, said)
+	}
+	wantKept(t, bare, o)
+	if left := n.Kubectl(t, "get", "virtualmachineinstances,secrets", "--namespace", n.Name, "--output", "name"); strings.TrimSpace(left) != "" {
+		t.Errorf("left behind: %s\n%s", left, said)
+	}
 }
 
 // TestKubeVirtDoctor looks at the cluster, and proves a machine's properties.

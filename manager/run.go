@@ -2,6 +2,9 @@ package manager
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +19,7 @@ import (
 	"github.com/kickhq/kick/internal/agents"
 	"github.com/kickhq/kick/internal/escape"
 	"github.com/kickhq/kick/internal/gitversion"
+	"github.com/kickhq/kick/internal/repoaddr"
 	"github.com/kickhq/kick/policy"
 	"github.com/kickhq/kick/pushbroker/scan"
 	"github.com/kickhq/kick/sandbox"
@@ -288,7 +292,7 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 		Workspace: sandbox.Workspace{
 			Dir: r.work, BaseOID: r.base.OID, Objects: r.base.Objects(), Sink: r.sink,
 		},
-		Network: r.req.Network, Limits: r.req.Limits, ProgramDirs: r.req.ProgramDirs, AcceptWeaker: r.req.AcceptWeaker,
+		Network: r.req.Network, Limits: r.req.Limits, ProgramDirs: r.req.ProgramDirs, AcceptWeaker: r.req.AcceptWeaker, Trust: r.trust(),
 		Stdout: stdout, Stderr: stderr,
 		Labels: map[string]string{"kick.dev/id": r.k.ID, "kick.dev/agent": r.req.Agent},
 	}
@@ -338,6 +342,19 @@ func (r *run) launch(ctx context.Context) (sandbox.Result, error) {
 	res, runErr := launcher.Run(ctx, spec)
 	r.note("transcript or journal", errors.Join(stdout.Flush(), stderr.Flush(), err))
 	return res, runErr
+}
+
+// trust is a digest of who may have this kick's machine next, where machines linger:
+// the same agent, for the same repository, by the same policy and within the same walls.
+func (r *run) trust() string {
+	repo := r.req.Source.Repo
+	if a, err := repoaddr.Parse(repo); err == nil {
+		repo = a.URL
+	}
+	accepted := slices.Sorted(slices.Values(r.req.AcceptWeaker))
+	b, _ := json.Marshal([]any{r.req.Agent, repo, r.policy().Digest(), r.req.Network, accepted}) // of texts alone: it cannot fail
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
 }
 
 // environment is all that the agent's command gets.

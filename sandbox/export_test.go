@@ -94,3 +94,23 @@ func SetClock(l *Kubernetes, now func() time.Time) error {
 	}
 	return err
 }
+
+// LingerAs is how a launcher labels machines that linger for kicks like one: for whom,
+// and what they are made as.
+func LingerAs(l *KubeVirt, spec LaunchSpec) (trust, shape string, err error) {
+	o, err := l.open()
+	if err != nil {
+		return "", "", err
+	}
+	shape, err = newKubeVirtPlan(o.config, spec, frame.RunAndCollectMode, "", "").lingerShape()
+	return o.lingerFor(spec.Trust), shape, err
+}
+
+// Evict has a launcher remove the machines that linger beyond their number.
+func Evict(ctx context.Context, l *KubeVirt) error {
+	o, err := l.open()
+	if err != nil {
+		return err
+	}
+	return o.evict(ctx)
+}

@@ -21,19 +21,24 @@ import (
 // first two, so that one without labelStandby is replaced.
 const (
 	labelPool    = "kick.pool"    // its name; it stays after the claim
-	labelStandby = "kick.standby" // "true" until the claim, and never again
+	labelStandby = "kick.standby" // standsNew until the claim, and never again
 	labelShape   = "kick.shape"   // what it is made as, see shapeOf
 )
 
-// kubePool hands out sandboxes of one kind that stand by, each to one kick and
-// never again. Any number of processes may do that at once: a claim is one patch
+// standsNew is the labelStandby of what no kick has had. See standsAgain.
+const standsNew = "true"
+
+// kubePool hands out sandboxes of one kind that stand by, each to one kick, which
+// has it alone. Any number of processes may do that at once: a claim is one patch
 // that holds for one version of the object, and the API server takes the first.
 type kubePool[T any] struct {
 	client    *kube.Client
 	resource  kube.Resource
 	namespace string
-	name      string
-	shape     string
+	// label and name are what all of the pool are labelled with, before the claim and
+	// after it, and stands is the labelStandby that each has until then.
+	label, name, stands string
+	shape               string
 	// meta is an object's metadata, and ready tells one that waits for its kick.
 	meta  func(*T) *metav1.ObjectMeta
 	ready func(*T) bool
@@ -96,14 +101,14 @@ func (p *kubePool[T]) claim(ctx context.Context, c kubeClaim[T], wait time.Durat
 }
 
 func (p *kubePool[T]) standbys() kube.Selection {
-	return kube.Selection{Resource: p.resource, Namespace: p.namespace, Labels: labelPool + "=" + p.name + "," + labelStandby + "=true," + labelShape + "=" + p.shape}
+	return kube.Selection{Resource: p.resource, Namespace: p.namespace, Labels: p.label + "=" + p.name + "," + labelStandby + "=" + p.stands + "," + labelShape + "=" + p.shape}
 }
 
 // claimNow claims one of those that are ready, if there are any. Who comes too late
 // for one takes another, and looks again when there is no other.
 func (p *kubePool[T]) claimNow(ctx context.Context, c kubeClaim[T]) (*T, error) {
 	for {
-		list, _, err := kube.List[T](ctx, p.client, kube.Selection{Resource: p.resource, Namespace: p.namespace, Labels: labelPool + "=" + p.name})
+		list, _, err := kube.List[T](ctx, p.client, kube.Selection{Resource: p.resource, Namespace: p.namespace, Labels: p.label + "=" + p.name})
 		if err != nil {
 			return nil, err
 		}
@@ -118,7 +123,7 @@ func (p *kubePool[T]) claimNow(ctx context.Context, c kubeClaim[T]) (*T, error) 
 				if err := c.remove(&list[i]); err != nil {
 					return nil, err
 				}
-			case m.Labels[labelStandby] != "true" || m.DeletionTimestamp != nil:
+			case m.Labels[labelStandby] != p.stands || m.DeletionTimestamp != nil:
 			case m.Labels[labelShape] != p.shape:
 				others++
 			case p.ready(&list[i]):

@@ -52,7 +52,7 @@ func NewStandbyDeployment(c KubernetesConfig, image string, limits Limits, repli
 	}
 	pod := p.pod()
 	pod.RestartPolicy = corev1.RestartPolicyAlways // a Deployment's pods have no other
-	owned := map[string]string{labelPool: c.Pool, labelStandby: "true"}
+	owned := map[string]string{labelPool: c.Pool, labelStandby: standsNew}
 	labels := maps.Clone(owned)
 	labels[labelShape] = shape
 	return &StandbyDeployment{
@@ -100,7 +100,7 @@ func (b *kubeBox) fromPool(ctx context.Context, start string) error {
 	}
 	labels := maps.Clone(b.plan.job.Spec.Template.Labels)
 	pool := &kubePool[corev1.Pod]{
-		client: b.client, resource: kube.Pods, namespace: l.config.Namespace, name: l.config.Pool, shape: shape,
+		client: b.client, resource: kube.Pods, namespace: l.config.Namespace, label: labelPool, name: l.config.Pool, stands: standsNew, shape: shape,
 		meta: func(p *corev1.Pod) *metav1.ObjectMeta { return &p.ObjectMeta }, ready: podStandsBy,
 	}
 	claimed, err := pool.claim(ctx, kubeClaim[corev1.Pod]{

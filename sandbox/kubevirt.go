@@ -77,6 +77,9 @@ type KubeVirtChoice struct {
 	// PoolWait is how long a kick waits for a machine of the pool when none is ready,
 	// before it has one made. Default: not at all.
 	PoolWait time.Duration `json:"poolWait,omitempty"`
+	// Linger is how machines stay for the next kick of the same trust. Default: they
+	// do not.
+	Linger KubeVirtLinger `json:"linger,omitzero"`
 	// Canaries are addresses, HOST:PORT, which a machine reaches unless a
 	// NetworkPolicy keeps it from that; it must not. They are numeric, and not of
 	// loopback. Empty: the API server's.
@@ -139,6 +142,9 @@ func (l *KubeVirt) check(s *LaunchSpec) error {
 	}
 	if l.config.Keys != "" && !slices.Contains(KubeVirtKeys, l.config.Keys) {
 		return specError("keys of a machine", fmt.Errorf("%q", l.config.Keys), "Use one of "+strings.Join(KubeVirtKeys, ", "))
+	}
+	if err := l.config.Linger.check(); err != nil {
+		return err
 	}
 	if err := checkWhere(l.config.Namespace, l.config.Canaries); err != nil {
 		return err

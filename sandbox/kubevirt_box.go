@@ -11,12 +11,9 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
-
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/kickhq/kick/internal/frame"
 	"github.com/kickhq/kick/internal/kube"
@@ -33,7 +30,9 @@ type kubeVirtBox struct {
 	mode     frame.Mode
 	plan     *kubeVirtPlan
 	adopted  *kubevirtapi.Instance // what a dead process has left, in CollectMode
-	cold     string                // why it has no machine of the pool, if there is one
+	cold     []string              // why it has no machine that was there before
+	kicks    int                   // that the machine has had before
+	after    string                // what becomes of a machine that may linger
 
 	eye       *machineEye
 	guest     guest
@@ -48,32 +47,70 @@ type kubeVirtBox struct {
 
 	mu     sync.Mutex
 	killed bool
+	fine   bool     // the kick has ended by itself
 	ending kubeNews // how it ended, if not by the session's will
 	gonech chan struct{}
 }
 
-// start makes the machine, comes into it, and makes the sandbox in it.
-func (b *kubeVirtBox) start(ctx context.Context, dog *watchdog) (_ line, err error) {
+// start takes or makes the machine, comes into it, and makes the sandbox in it.
+func (b *kubeVirtBox) start(ctx context.Context, dog *watchdog) (line, error) {
 	b.words.max = 4 << 10
+	if b.adopted == nil {
+		owner, err := claimOwner()
+		if err != nil {
+			return line{}, err
+		}
+		b.plan = newKubeVirtPlan(b.launcher.config, b.spec, b.mode, owner, rand.Text())
+	}
+	conn, err := b.again(ctx)
+	if conn == nil && err == nil {
+		conn, err = b.first(ctx)
+	}
+	if err != nil {
+		return line{}, err
+	}
+	lost := make(chan loss, 1)
+	dog.lost = lost
+	b.line = resume.NewClient(keyOfLine(b.launcher.cluster.key, b.eye.object.uid+" "+b.spec.ID), b.adopted == nil)
+	ctx, b.cancel = context.WithCancel(context.Background())
+	b.carried.Go(func() { b.carry(ctx, conn) })
+	b.carried.Go(func() { b.attendEnd(ctx, lost) })
+	return line{to: b.line, from: b.line}, nil
+}
+
+// first gives the kick a machine that no other one has had, or what a dead one has left.
+func (b *kubeVirtBox) first(ctx context.Context) (*guestConn, error) {
+	machine := b.adopted
+	if machine == nil && b.launcher.config.Pool != "" {
+		var err error
+		if machine, err = b.fromPool(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return b.inside(ctx, machine)
+}
+
+// inside comes into a machine, which it makes if it is nil, and makes the sandbox in
+// it. An error leaves nothing behind but what may have another one's work.
+func (b *kubeVirtBox) inside(ctx context.Context, machine *kubevirtapi.Instance) (conn *guestConn, err error) {
 	defer func() {
 		if err != nil && b.eye != nil {
-			// Another one's may have its work still.
 			if b.adopted == nil || errors.Is(err, errMachineGone) {
 				err = errors.Join(err, b.eye.remove())
 			}
 			b.eye.close()
 		}
 	}()
-	if err := b.make(ctx); err != nil {
-		return line{}, err
+	if machine != nil {
+		b.follow(machine)
+	} else if err := b.make(ctx); err != nil {
+		return nil, err
 	}
-	uid := b.eye.object.uid
 	b.guest = guest{user: b.launcher.config.User, keys: b.launcher.keysFor(b.eye.instance()), dial: func(ctx context.Context) (net.Conn, error) {
 		return b.client.PortForward(ctx, kubevirtapi.Guests, b.launcher.config.Namespace, b.eye.object.name, machineSSH, kubevirtapi.Protocol)
 	}}
-	conn, err := b.enter(ctx)
-	if err != nil {
-		return line{}, err
+	if conn, err = b.enter(ctx); err != nil {
+		return nil, err
 	}
 	if b.adopted == nil {
 		err = b.enclose(ctx, conn)
@@ -82,129 +119,13 @@ func (b *kubeVirtBox) start(ctx context.Context, dog *watchdog) (_ line, err err
 	}
 	if err != nil {
 		_ = conn.Close() // a context that has ended has closed it already
-		return line{}, err
+		return nil, err
 	}
-	lost := make(chan loss, 1)
-	dog.lost = lost
-	b.line = resume.NewClient(keyOfLine(b.launcher.cluster.key, uid), b.adopted == nil)
-	ctx, b.cancel = context.WithCancel(context.Background())
-	b.carried.Go(func() { b.carry(ctx, conn) })
-	b.carried.Go(func() { b.attendEnd(ctx, lost) })
-	return line{to: b.line, from: b.line}, nil
+	return conn, nil
 }
 
-// make makes the instance, and then the Secret that its node waits for, which so
-// belongs to it from the start. An instance of that name is what a dead kick of this
-// id has left, since the id is claimed, or what a call has made that broke off.
-func (b *kubeVirtBox) make(ctx context.Context) error {
-	l := b.launcher
-	follow := func(made *kubevirtapi.Instance) { b.eye = followMachine(b.client, l.config.Namespace, made) }
-	if b.adopted != nil {
-		follow(b.adopted)
-		return nil
-	}
-	owner, err := claimOwner()
-	if err != nil {
-		return err
-	}
-	start := rand.Text()
-	b.plan = newKubeVirtPlan(l.config, b.spec, b.mode, owner, start)
-	if l.config.Pool != "" {
-		claimed, err := b.fromPool(ctx, start)
-		if claimed != nil {
-			follow(claimed)
-		}
-		if claimed != nil || err != nil {
-			return err
-		}
-	}
-	name := b.plan.instance.Name
-	for {
-		made, err := b.create(ctx)
-		if apierrors.IsAlreadyExists(err) {
-			old, err := kube.Get[kubevirtapi.Instance](ctx, b.client, kubevirtapi.Instances, l.config.Namespace, name)
-			switch {
-			case apierrors.IsNotFound(err):
-				continue
-			case err != nil:
-				return b.failed(ctx, "look at the machine "+name, err)
-			case old.Annotations[jobStart] == start:
-				made = old
-			default:
-				if err := b.removeOld(old, owner); err != nil {
-					return err
-				}
-				continue
-			}
-		} else if err != nil {
-			return b.failed(ctx, "make the machine "+name, err)
-		}
-		follow(made)
-		break
-	}
-	secret, err := b.plan.secret(b.eye.object.uid, l.keysFor(b.eye.instance()))
-	if err != nil {
-		return &Error{Kind: ErrRuntime, Op: "make the keys of the machine " + name, Err: err}
-	}
-	if _, err := kube.Create(ctx, b.client, kube.Secrets, l.config.Namespace, secret, false); err != nil && !apierrors.IsAlreadyExists(err) {
-		return b.failed(ctx, "make the Secret of the machine "+name, err)
-	}
-	return nil
-}
-
-// create asks for the instance, again and again while a quota has no room for it, as
-// the controller of a Job does for its pod.
-func (b *kubeVirtBox) create(ctx context.Context) (*kubevirtapi.Instance, error) {
-	waiting, cancel := context.WithTimeout(ctx, b.launcher.config.Pending)
-	defer cancel()
-	for pause := enterFirst; ; pause = min(2*pause, enterMost) {
-		made, err := kube.Create(ctx, b.client, kubevirtapi.Instances, b.launcher.config.Namespace, b.plan.instance, false)
-		if !noRoom(err) {
-			return made, err
-		}
-		b.waits.why = "a quota has no room for the machine"
-		b.waits.tell(b.spec.OnEvent)
-		if !kube.Pause(waiting, pause) {
-			return made, err
-		}
-	}
-}
-
-func (b *kubeVirtBox) failed(ctx context.Context, op string, err error) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	if apierrors.IsNotFound(err) {
-		return &Error{Kind: ErrRuntime, Op: op, Err: err, Remedy: "Is KubeVirt in the cluster (kubectl get crd virtualmachineinstances.kubevirt.io), and is there the namespace?"}
-	}
-	return kubeError(op, err)
-}
-
-// removeOld removes what a dead kick has left.
-func (b *kubeVirtBox) removeOld(old *kubevirtapi.Instance, owner string) error {
-	o := objectOf(kubevirtapi.Instances, &old.ObjectMeta)
-	if o.id != b.spec.ID || o.owner != owner && !o.expired(b.client.Now()) {
-		return &Error{Kind: ErrRuntime, Op: "start the sandbox of " + b.spec.ID, Err: fmt.Errorf("there is the %v, and it is not this host's", o), Remedy: "Wait for its end, or remove it: kubectl delete vmi " + o.name}
-	}
-	e := followMachine(b.client, b.launcher.config.Namespace, old)
-	defer e.close()
-	return e.remove()
-}
-
-// find finds what a dead kick of this id has left.
-func (b *kubeVirtBox) find(ctx context.Context) error {
-	list, _, err := kube.List[kubevirtapi.Instance](ctx, b.client, kube.Selection{Resource: kubevirtapi.Instances, Namespace: b.launcher.config.Namespace, Labels: labelID + "=" + b.spec.ID})
-	if err != nil {
-		return b.failed(ctx, "look for the machine of "+b.spec.ID, err)
-	}
-	i := slices.IndexFunc(list, func(m kubevirtapi.Instance) bool { return ofKick(&m) })
-	if i < 0 {
-		return &Error{Kind: ErrRuntime, Op: "collect the work of " + b.spec.ID, Err: errMachineGone, Remedy: "What had come back before is kept"}
-	}
-	m := &list[i]
-	b.adopted = m
-	b.plan = newKubeVirtPlan(b.launcher.config, b.spec, b.mode, m.Labels[labelOwner], m.Annotations[jobStart])
-	return nil
+func (b *kubeVirtBox) follow(m *kubevirtapi.Instance) {
+	b.eye = followMachine(b.client, b.launcher.config.Namespace, m)
 }
 
 // Pauses between attempts to come into a machine. Nothing tells when its sshd is
@@ -214,15 +135,15 @@ const (
 	enterMost  = 3 * time.Second
 )
 
-// enterLeft is how long kick tries to come into a machine that a dead kick has left.
-// kick gc has others to see to, and looks again.
+// enterLeft is how long kick tries to come into a machine that another kick has left.
+// kick gc has others to see to, and looks again; a new kick can have another machine.
 const enterLeft = time.Minute
 
 // enter waits until the machine runs and lets kick in.
 func (b *kubeVirtBox) enter(ctx context.Context) (*guestConn, error) {
 	patience := b.launcher.config.Pending
-	if b.adopted != nil {
-		patience = enterLeft
+	if b.adopted != nil || b.kicks > 0 {
+		patience = min(patience, enterLeft)
 	}
 	waiting, cancel := context.WithTimeoutCause(ctx, patience, errPending)
 	defer cancel()
@@ -543,23 +464,47 @@ func (b *kubeVirtBox) describe(r *Result) {
 	if kernel := strings.TrimSpace(b.machine.Shown["/proc/sys/kernel/osrelease"]); kernel != "" {
 		r.Isolation.Engine += ", a machine with Linux " + escaped(kernel)
 	}
-	if claimedMachine(b.eye.instance()) {
-		r.Isolation.Engine += ", of pool " + b.eye.instance().Labels[labelPool]
-	} else if b.cold != "" {
-		r.Isolation.Engine += ", " + b.cold
+	if pool := b.eye.instance().Labels[labelPool]; pool != "" {
+		r.Isolation.Engine += ", of pool " + pool
+	}
+	for _, why := range b.cold {
+		r.Isolation.Engine += ", " + why
+	}
+	if b.kicks > 0 {
+		r.Isolation.Engine += fmt.Sprintf(", which lingered and has had kicks before (%d)", b.kicks)
+	}
+	if b.after != "" {
+		r.Isolation.Engine += "; " + b.after
 	}
 }
 
 // look: nothing outside looks into the machine. The shim has told what it saw.
 func (b *kubeVirtBox) look() {}
 
+// linger lets the machine linger, if it may.
+func (b *kubeVirtBox) linger() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.fine = true
+}
+
 func (b *kubeVirtBox) end() (boxUsage, error) {
 	b.mu.Lock()
+	lingers := b.fine && b.plan.lingers() && !b.killed && b.ending.phase != kubeEnded
 	b.killed = true // from here on there is nothing to kill, and the end is ours
 	b.mu.Unlock()
+	if lingers {
+		b.line.Part(leaveEnds) // else the shim would stay, and be found
+	}
 	b.cancel()
 	b.line.End()
-	err := b.eye.remove()
+	var err error
+	if lingers {
+		lingers, err = b.leave()
+	}
+	if !lingers {
+		err = b.eye.remove()
+	}
 	b.carried.Wait()
 	b.eye.close()
 	return boxUsage{}, err

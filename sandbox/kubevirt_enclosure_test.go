@@ -120,6 +120,9 @@ func (s processStream) Close() error { return s.cmd.Process.Kill() }
 func (b *hostBox) kill() { b.line.End() }
 
 func (b *hostBox) end() (boxUsage, error) {
+	if b.fine && !b.line.Part(10*time.Second) {
+		b.e.t.Error("the sandbox does not end")
+	}
 	b.cancel()
 	b.line.End()
 	b.carried.Wait()
@@ -132,7 +135,7 @@ func newHostAsMachine(t *testing.T) *hostAsMachine {
 	t.Helper()
 	e := &hostAsMachine{t: t, uid: os.Getuid(), KubeVirt: &KubeVirt{cluster: &Kubernetes{kubeCluster: &kubeCluster{}}}}
 	if e.uid == 0 {
-		e.uid = 65534
+		e.uid = 60000 + os.Getpid()%5000 // whose processes are this test's
 	}
 	e.config.Namespace, e.config.Alone = "machines", 5*time.Second
 	e.config.setDefaults()

@@ -66,6 +66,9 @@ func newKubeVirtPlan(config KubeVirtConfig, spec LaunchSpec, mode frame.Mode, ow
 		},
 		Spec: p.machine(),
 	}
+	if p.lingers() {
+		p.instance.Annotations[machineLife] = p.life().String()
+	}
 	return p
 }
 
@@ -149,10 +152,14 @@ func keyPairs(key []byte, of string) machineKeyPairs {
 // secret is what the machine starts with, and goes with it.
 func (p *kubeVirtPlan) secret(uid string, keys machineKeyPairs) (*corev1.Secret, error) {
 	m := p.instance.ObjectMeta
+	labels := maps.Clone(m.Labels)
+	if p.lingers() {
+		labels = nil // it may stay for longer than the kick, and nobody can change it
+	}
 	return machineSecret(metav1.ObjectMeta{
-		Name: p.secretName(), Namespace: m.Namespace, Labels: maps.Clone(m.Labels),
+		Name: p.secretName(), Namespace: m.Namespace, Labels: labels,
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: kubevirtapi.InstanceType.APIVersion, Kind: kubevirtapi.InstanceType.Kind, Name: m.Name, UID: types.UID(uid)}},
-	}, p.config, keys, p.lifetime())
+	}, p.config, keys, p.life())
 }
 
 // machineSecret says whom a machine lets in, who it is, and how long it lives. Of

@@ -37,6 +37,10 @@ var kubeVirtCases = map[string]struct {
 			Limits: Limits{CPUs: 4, Memory: 4<<30 + 12345, Processes: 100, Disk: 1 << 30, Wall: 10 * time.Minute},
 		},
 	},
+	"linger": {
+		KubeVirtConfig{KubeVirtChoice: KubeVirtChoice{Namespace: "machines", Linger: KubeVirtLinger{Machines: 1, For: 20 * time.Minute}}},
+		LaunchSpec{Command: []string{"true"}, Network: NetworkNone, Trust: "hidden-trust"},
+	},
 	"no-limits": {
 		KubeVirtConfig{KubeVirtChoice: KubeVirtChoice{Namespace: "machines", Cores: 8}},
 		LaunchSpec{Command: []string{"true"}, Network: NetworkNone, Limits: Limits{Memory: -1, Processes: -1, Disk: -1}},

@@ -18,10 +18,10 @@ import (
 	"github.com/kickhq/kick/internal/kubevirtapi"
 )
 
-// KubeVirtPoolRules is what a launcher with a pool asks of the API server beside
-// KubeVirtRules.
+// KubeVirtPoolRules is what a launcher with a pool, or with machines that linger, asks
+// of the API server beside KubeVirtRules.
 var KubeVirtPoolRules = []KubernetesRule{
-	{kubevirtapi.Group, "virtualmachineinstances", []string{"patch"}, "a claim is a patch of a machine that stands by"},
+	{kubevirtapi.Group, "virtualmachineinstances", []string{"patch"}, "a claim is a patch of a machine that stands by or lingers"},
 }
 
 // standbyLife is how long a machine of a pool lives: its own start ends it then, which
@@ -55,7 +55,7 @@ func (l *KubeVirt) Standbys(image string, limits Limits, replicas int) (*corev1.
 	if err != nil {
 		return nil, nil, err
 	}
-	owned := map[string]string{labelPool: c.Pool, labelStandby: "true"}
+	owned := map[string]string{labelPool: c.Pool, labelStandby: standsNew}
 	labels := maps.Clone(owned)
 	labels[labelShape], labels[labelNetwork] = shape, string(NetworkNone)
 	return secret, &kubevirtapi.ReplicaSet{
@@ -87,37 +87,47 @@ func standbyMachine(c KubeVirtConfig, spec LaunchSpec, keys machineKeyPairs) (*k
 
 // fromPool gives the kick a machine that stands by; nil if there is none, and why is in
 // b.cold.
-func (b *kubeVirtBox) fromPool(ctx context.Context, start string) (*kubevirtapi.Instance, error) {
+func (b *kubeVirtBox) fromPool(ctx context.Context) (*kubevirtapi.Instance, error) {
 	l := b.launcher
 	plan, shape, err := standbyMachine(l.config, b.spec, poolKeys(l.cluster.key, l.config.Pool))
 	if err != nil {
 		return nil, err
 	}
-	remove := func(m *kubevirtapi.Instance) error { return b.removeOld(m, b.plan.instance.Labels[labelOwner]) }
-	old, err := kube.Get[kubevirtapi.Instance](ctx, b.client, kubevirtapi.Instances, l.config.Namespace, b.plan.instance.Name)
-	if err == nil {
-		err = remove(old)
-	}
-	if err != nil && !apierrors.IsNotFound(err) {
-		return nil, b.failed(ctx, "look at the machine "+b.plan.instance.Name, err)
-	}
-	labels := maps.Clone(b.plan.instance.Labels)
-	pool := &kubePool[kubevirtapi.Instance]{
-		client: b.client, resource: kubevirtapi.Instances, namespace: l.config.Namespace, name: l.config.Pool, shape: shape,
-		meta: func(m *kubevirtapi.Instance) *metav1.ObjectMeta { return &m.ObjectMeta }, ready: b.fits,
-	}
-	claimed, err := pool.claim(ctx, kubeClaim[kubevirtapi.Instance]{
-		id: b.spec.ID, start: start, labels: labels, annotations: b.plan.instance.Annotations, lifetime: b.plan.lifetime(), remove: remove,
-	}, l.config.PoolWait)
+	claimed, err := b.claim(ctx, &kubePool[kubevirtapi.Instance]{label: labelPool, name: l.config.Pool, stands: standsNew, shape: shape, ready: b.fits}, l.config.PoolWait)
 	switch {
 	case errors.Is(err, errNoStandby), errors.Is(err, errNoShape):
-		b.cold = fmt.Sprintf("not of pool %s: %v", l.config.Pool, err)
+		b.cold = append(b.cold, fmt.Sprintf("not of pool %s: %v", l.config.Pool, err))
 		return nil, nil
 	case err != nil:
-		return nil, b.failed(ctx, "claim a machine of pool "+l.config.Pool, err)
+		return nil, err
 	}
 	b.plan.standby, b.plan.instance.Spec = plan.standby, plan.machine()
 	return claimed, nil
+}
+
+// claim makes a machine of a pool the kick's own. If none is ready it waits, at most so
+// long.
+func (b *kubeVirtBox) claim(ctx context.Context, pool *kubePool[kubevirtapi.Instance], wait time.Duration) (*kubevirtapi.Instance, error) {
+	made, ns := b.plan.instance, b.launcher.config.Namespace
+	old, err := kube.Get[kubevirtapi.Instance](ctx, b.client, kubevirtapi.Instances, ns, made.Name)
+	if err == nil {
+		err = b.removeOld(ctx, old)
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return nil, b.failed(ctx, "look at the machine "+made.Name, err)
+	}
+	pool.client, pool.resource, pool.namespace = b.client, kubevirtapi.Instances, ns
+	pool.meta = func(m *kubevirtapi.Instance) *metav1.ObjectMeta { return &m.ObjectMeta }
+	annotations := maps.Clone(made.Annotations)
+	delete(annotations, machineLife) // it has its own
+	claimed, err := pool.claim(ctx, kubeClaim[kubevirtapi.Instance]{
+		id: b.spec.ID, start: made.Annotations[jobStart], labels: made.Labels, annotations: annotations, lifetime: b.plan.lifetime(),
+		remove: func(m *kubevirtapi.Instance) error { return b.removeOld(ctx, m) },
+	}, wait)
+	if err != nil && !errors.Is(err, errNoStandby) && !errors.Is(err, errNoShape) {
+		return nil, b.failed(ctx, "claim a machine with "+pool.label+"="+pool.name, err)
+	}
+	return claimed, err
 }
 
 // fits tells a machine that stands by, lets kick in, and lives long enough.
@@ -134,10 +144,11 @@ func (b *kubeVirtBox) fits(m *kubevirtapi.Instance) bool {
 	return false
 }
 
-// ofKick tells an instance that this launcher has made for a kick, or claimed.
+// ofKick tells an instance that this launcher has made for a kick, or claimed, or
+// claimed again.
 func ofKick(m *kubevirtapi.Instance) bool {
 	id := m.Labels[labelID]
-	return idForm.MatchString(id) && (m.Name == "kick-"+id || claimedMachine(m))
+	return idForm.MatchString(id) && (m.Name == "kick-"+id || claimedMachine(m) || m.Labels[labelLinger] != "")
 }
 
 // claimedMachine tells one that stood by.

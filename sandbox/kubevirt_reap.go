@@ -44,7 +44,7 @@ func (l *KubeVirt) Rights(ctx context.Context) error {
 
 // Rules is all that a launcher of this choice asks of the API server.
 func (c KubeVirtChoice) Rules() []KubernetesRule {
-	if c.Pool == "" {
+	if c.Pool == "" && c.Linger.Machines == 0 {
 		return KubeVirtRules
 	}
 	return slices.Concat(KubeVirtRules, KubeVirtPoolRules)
@@ -100,7 +100,7 @@ const kvmDevice = "devices.kubevirt.io/kvm"
 // Reap implements Reaper, in all namespaces that this state has used. What is in a
 // machine, a later process of this state can still take while its kick's sandbox
 // waits, so a machine is removed when it has ended or is past its deadline, and only
-// if its kick does not live.
+// if its kick does not live. One that lingers is removed when its time is over.
 func (l *KubeVirt) Reap(ctx context.Context) ([]string, error) {
 	return l.clusters.eachNamespace(func(where KubernetesChoice) ([]string, error) {
 		c := l.config.KubeVirtChoice
@@ -114,7 +114,7 @@ func (l *KubeVirt) reap(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, _, err := kube.List[kubevirtapi.Instance](ctx, l.cluster.client, kube.Selection{Resource: kubevirtapi.Instances, Namespace: l.config.Namespace, Labels: labelID})
+	list, _, err := kube.List[kubevirtapi.Instance](ctx, l.cluster.client, kube.Selection{Resource: kubevirtapi.Instances, Namespace: l.config.Namespace, Labels: labelOwner})
 	if err != nil {
 		return nil, kubeError("list the machines of kick", err)
 	}
@@ -127,6 +127,13 @@ func (l *KubeVirt) reap(ctx context.Context) ([]string, error) {
 	for i := range list {
 		m := &list[i]
 		o := objectOf(kubevirtapi.Instances, &m.ObjectMeta)
+		if lingering(m) {
+			ok, err := l.reapLingering(ctx, m)
+			if errs = append(errs, err); ok {
+				removed[m.Name] = true
+			}
+			continue
+		}
 		if !ofKick(m) {
 			continue // not one that this launcher has made
 		}

@@ -8,7 +8,6 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -464,31 +463,4 @@ func TestKubeVirtOrphan(t *testing.T) {
 		t.Errorf("%v, %+v", err, res)
 	}
 	k.left(t)
-}
-
-// TestKubeVirtReap: what is past its deadline is the reaper's, whatever has become of
-// its kick.
-func TestKubeVirtReap(t *testing.T) {
-	m := newMachines(t)
-	l := m.launcher(t)
-	// It notes the namespace where it looks for the rights.
-	if err := l.Rights(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	instance := func(id, lifetime string) string {
-		return fmt.Sprintf(`apiVersion: kubevirt.io/v1
-kind: VirtualMachineInstance
-metadata: {name: kick-%[1]s, namespace: %[2]s, labels: {kick.id: %[1]s, kick.owner: elsewhere}, annotations: {kick.lifetime: %[3]q}}
-spec: {domain: {devices: {disks: [{name: disk, disk: {}}]}}, volumes: [{name: disk, containerDisk: {image: %[4]q}}]}
-`, id, m.n.Name, lifetime, kubevirttest.NoImage)
-	}
-	m.n.Apply(t, instance("reap-late", "0s"))
-	m.n.Apply(t, instance("reap-not", "100h0m0s"))
-	removed, err := l.Reap(t.Context())
-	if err != nil || strings.Join(removed, " ") != "reap-late" {
-		t.Errorf("removed are %v, %v", removed, err)
-	}
-	if left := m.n.Kubectl(t, "get", "virtualmachineinstances", "--namespace", m.n.Name, "--output", "name"); !strings.HasSuffix(strings.TrimSpace(left), "/kick-reap-not") || strings.Contains(left, "late") {
-		t.Errorf("left: %s", left)
-	}
 }

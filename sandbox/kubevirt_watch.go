@@ -34,7 +34,7 @@ type machineEye struct {
 func followMachine(client *kube.Client, namespace string, made *kubevirtapi.Instance) *machineEye {
 	ctx, cancel := context.WithCancel(context.Background())
 	e := &machineEye{client: client, object: objectOf(kubevirtapi.Instances, &made.ObjectMeta), ns: namespace, cancel: cancel, done: make(chan struct{}), changed: make(chan struct{}), seen: made}
-	which := kube.Selection{Resource: kubevirtapi.Instances, Namespace: namespace, Labels: labelID + "=" + e.object.id}
+	which := kube.Selection{Resource: kubevirtapi.Instances, Namespace: namespace, Fields: "metadata.name=" + e.object.name}
 	go func() {
 		defer close(e.done)
 		err := kube.Follow(ctx, client, which, kube.Follower[kubevirtapi.Instance]{
@@ -94,6 +94,12 @@ func (e *machineEye) instance() *kubevirtapi.Instance {
 	return e.seen
 }
 
+func (e *machineEye) isGone() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.gone
+}
+
 func (e *machineEye) close() {
 	e.cancel()
 	<-e.done
@@ -109,11 +115,8 @@ func (e *machineEye) remove() error {
 	}
 	for {
 		_, changed, blind := e.look()
-		e.mu.Lock()
-		gone := e.gone
-		e.mu.Unlock()
 		switch {
-		case gone:
+		case e.isGone():
 			return nil
 		case blind != nil:
 			return kubeError("see the end of the "+e.object.String(), blind)

@@ -98,6 +98,11 @@ type LaunchSpec struct {
 	// ProgramDirs are further host directories that the embedded runtime binds
 	// read-only at the same path, for tools outside /usr.
 	ProgramDirs []string
+	// Trust names those who may have one machine one after another, on a runtime where
+	// machines linger: kicks of the same Trust. It is opaque, and best a digest of
+	// agent, repository and policy. Empty: nobody. Where a machine lingers, nothing of
+	// the kick is left in it when Run returns.
+	Trust string
 	// AcceptWeaker names the isolation properties (Property.Name) that may be
 	// missing on this host. Any other missing property fails the run.
 	AcceptWeaker []string

@@ -44,6 +44,10 @@ type box interface {
 	end() (boxUsage, error)
 }
 
+// lingerer is a box that another kick may have after this one. The session calls linger
+// before end, if the kick has ended by itself.
+type lingerer interface{ linger() }
+
 // line is the way to the shim and back.
 type line struct {
 	to interface {
@@ -128,6 +132,9 @@ func (s *session) run(ctx context.Context) (err error) {
 	err = s.converse()
 	close(s.over)
 	wg.Wait()
+	if b, ok := s.box.(lingerer); ok && err == nil && ctx.Err() == nil && s.byItself() {
+		b.linger()
+	}
 	var used boxUsage
 	used, s.endErr = s.box.end()
 	s.sending.Wait()
@@ -144,6 +151,14 @@ func (s *session) run(ctx context.Context) (err error) {
 	s.dog.peak.Memory = max(s.dog.peak.Memory, used.peak.Memory)
 	s.dog.peak.Processes = max(s.dog.peak.Processes, used.peak.Processes)
 	return err
+}
+
+// byItself tells a command that has ended by itself and within its limits, and whose
+// sandbox has said all that it had to.
+func (s *session) byItself() bool {
+	x := s.exit
+	return s.complete && x != nil && x.Signal == 0 && x.Error == "" && s.killed.Load() == nil &&
+		s.broke == nil && s.problem == "" && !s.overDisk && !s.dog.full && s.oomKills == 0
 }
 
 // supervise ends the sandbox when its time is up, the caller gives up or a

@@ -172,7 +172,7 @@ administrator, which kick need not be.`,
 	f.IntVar(&o.Count, "machines", o.Count, "`number` of machines that there may be at a time")
 	f.StringVar(&o.Memory, "memory", "", "what all machines may reserve on their nodes together, e.g. `64Gi` (default: not bounded)")
 	f.IntVar(&o.Pool, "pool", 0, "`number` of machines that stand by for kicks, from which kick's account may claim; needs --agent")
-	f.StringVar(&o.agent, "agent", "", "agent's `name` in kick.yaml, for whose kicks the pool is: its image, limits and kubevirt block")
+	f.StringVar(&o.agent, "agent", "", "agent's `name` in kick.yaml, for whose kicks the pool and the rights are: its image, limits and kubevirt block")
 	f.StringVar(&o.config, "config", "", "kick.yaml `file` (default: found from here upward)")
 	return c
 }

@@ -68,6 +68,10 @@ func TestParseRefuses(t *testing.T) {
 		{"root in a machine", "agent_sandbox: {kubevirt: {user: root}}", []string{`1:34: agent_sandbox.kubevirt.user: "root" cannot be whom kick comes as into a machine; name an ordinary user`}},
 		{"a user with a space", "agent_sandbox: {kubevirt: {user: 'a;b'}}", []string{`1:34: agent_sandbox.kubevirt.user: "a;b" cannot be whom kick comes as`}},
 		{"another way of keys", "agent_sandbox: {kubevirt: {keys: ignition}}", []string{`1:34: agent_sandbox.kubevirt.keys: is "ignition"; use one of secret, cloud-init`}},
+		{"machines that linger forever", "agent_sandbox: {kubevirt: {linger: {machines: 2}}}", []string{`1:36: agent_sandbox.kubevirt.linger: has one of machines and seconds; write both, or neither`}},
+		{"too long", "agent_sandbox: {kubevirt: {linger: {machines: 0, seconds: 90000}}}", []string{
+			`1:47: agent_sandbox.kubevirt.linger.machines: is "0"; write a whole number of machines from 1 to 100`,
+			`1:59: agent_sandbox.kubevirt.linger.seconds: is "90000"; write a whole number of seconds from 1 to 86400`}},
 		{"no cores", "agent_sandbox: {kubevirt: {cores: 0}}", []string{`1:35: agent_sandbox.kubevirt.cores: is "0"; write a whole number of processors from 1 to`}},
 		{"no affinity", "agent_sandbox: {kubernetes: {affinity: {nodeAfinity: {}}}}", []string{`1:40: agent_sandbox.kubernetes.affinity: is no affinity of a pod: unknown field "nodeAfinity"; write it as in a pod`}},
 		{"an affinity's weight as text", "agent_sandbox: {kubernetes: {affinity: {podAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: many}]}}}}", []string{`1:40: agent_sandbox.kubernetes.affinity: is no affinity of a pod: cannot unmarshal string`}},
@@ -226,6 +230,7 @@ agent_sandbox:
     keys: cloud-init
     pool: agents
     pool_wait_s: 30
+    linger: {machines: 2, seconds: 600}
     canaries: ["192.0.2.1:443"]
 `,
 	"a claim":  "agent_sandbox: {kubernetes: {claim: kick-work, claim_path: team_1/kick, shim_image: x}}",

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"time"
+
 	"github.com/kickhq/kick/internal/lazyregexp"
 	"github.com/kickhq/kick/sandbox"
 )
@@ -40,6 +42,8 @@ var kubeVirtFields = []field[sandbox.KubeVirtChoice]{
 				c.PoolWait = v
 			}
 		}},
+	{"linger", "How many machines stay, and for how many seconds each, when their kick has ended well, for the next kick of the same agent, repository and policy. An agent that comes out of its sandbox in the machine then meets that next kick. Default: none stays.",
+		lingerSchema, decodeLinger},
 	{"canaries", "Addresses, numeric as ADDRESS:PORT and none of loopback, that a machine reaches unless a NetworkPolicy keeps it from that. No kick starts in one that does. Default: the API server's.",
 		object{"type": "array", "items": object{"type": "string"}}, kubeList(func(c *sandbox.KubeVirtChoice) *[]string { return &c.Canaries }, readCanary)},
 }
@@ -60,4 +64,36 @@ func decodeKubeVirt(d *decoder, p place, b *sandboxBlock) {
 	v := Value[sandbox.KubeVirtChoice]{Source: d.source(p)}
 	decodeMapping(d, p, &v.Value, kubeVirtFields)
 	b.kubeVirt = &v
+}
+
+// lingerFields are the keys of kubevirt.linger, both of which are wanted.
+var lingerFields = []field[sandbox.KubeVirtLinger]{
+	{"machines", "How many machines linger at most, of one state directory in one namespace. Of more, those go whose time is over first.",
+		object{"type": "integer", "minimum": 1, "maximum": sandbox.MaxLingering}, func(d *decoder, p place, l *sandbox.KubeVirtLinger) {
+			if v, ok := d.integer(p, 1, sandbox.MaxLingering, "machines"); ok {
+				l.Machines = int(v)
+			}
+		}},
+	{"seconds", "How long each of them lingers.",
+		object{"type": "integer", "minimum": 1, "maximum": int(sandbox.MaxLinger.Seconds())}, func(d *decoder, p place, l *sandbox.KubeVirtLinger) {
+			if v, ok := d.integer(p, 1, int64(sandbox.MaxLinger.Seconds()), "seconds"); ok {
+				l.For = time.Duration(v) * time.Second
+			}
+		}},
+}
+
+var lingerSchema = func() object {
+	s := mappingSchema(lingerFields)
+	s["dependentRequired"] = object{"machines": []string{"seconds"}, "seconds": []string{"machines"}}
+	return s
+}()
+
+func decodeLinger(d *decoder, p place, c *sandbox.KubeVirtChoice) {
+	before := len(d.problems)
+	var l sandbox.KubeVirtLinger
+	decodeMapping(d, p, &l, lingerFields)
+	if (l.Machines == 0) != (l.For == 0) && len(d.problems) == before {
+		d.problem(p, "has one of machines and seconds", "write both, or neither")
+	}
+	c.Linger = l
 }

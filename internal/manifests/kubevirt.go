@@ -47,6 +47,9 @@ func (k KubeVirt) YAML() ([]byte, error) {
 	case k.Pool < 0 || k.Pool >= k.Count:
 		return nil, fmt.Errorf("a pool of %d machines: write 0 or more, and fewer than the %d that there may be", k.Pool, k.Count)
 	}
+	if linger := k.Choice.Linger.Machines; k.Pool+linger >= k.Count {
+		return nil, fmt.Errorf("%d machines that stand by and %d that linger: write fewer than the %d that there may be, or more of those", k.Pool, linger, k.Count)
+	}
 	var objects []any
 	if k.Pool > 0 {
 		if k.Launcher == nil {

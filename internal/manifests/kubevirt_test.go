@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kickhq/kick/sandbox"
 )
@@ -32,11 +33,15 @@ func withMachines(t *testing.T) KubeVirt {
 }
 
 // TestKubeVirtRights: the one role has the launcher's rules and nothing else. Only with
-// a pool are machines changed.
+// a pool, or where machines linger, are they changed.
 func TestKubeVirtRights(t *testing.T) {
 	t.Parallel()
 	checkRights(t, DefaultKubeVirt().YAML, sandbox.KubeVirtRules)
-	checkRights(t, withMachines(t).YAML, slices.Concat(sandbox.KubeVirtRules, sandbox.KubeVirtPoolRules))
+	more := slices.Concat(sandbox.KubeVirtRules, sandbox.KubeVirtPoolRules)
+	checkRights(t, withMachines(t).YAML, more)
+	linger := DefaultKubeVirt()
+	linger.Choice.Linger = sandbox.KubeVirtLinger{Machines: 1, For: time.Minute}
+	checkRights(t, linger.YAML, more)
 }
 
 // TestKubeVirtPool: the pool is a replica set in the machines' namespace, and the
@@ -73,6 +78,7 @@ func TestKubeVirtErrors(t *testing.T) {
 		{func(k *KubeVirt) { k.Pool = 16 }, "a pool of 16 machines"},
 		{func(k *KubeVirt) { k.Pool = -1 }, "a pool of -1 machines"},
 		{func(k *KubeVirt) { k.Pool = 1 }, "no launcher"},
+		{func(k *KubeVirt) { k.Pool, k.Choice.Linger.Machines = 6, 10 }, "6 machines that stand by and 10 that linger"},
 		{func(k *KubeVirt) { *k = withMachines(t); k.Image = "registry.example/machine:latest" }, "by its digest"},
 	} {
 		k := DefaultKubeVirt()
