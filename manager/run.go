@@ -80,7 +80,7 @@ type run struct {
 	base    *workspace.Base
 	sink    *workspace.DirSink
 	summary sandbox.Work // what the shim says of the workspace, a claim
-	lost    bool         // of a dead kick: nothing has the work that is missing
+	lost    bool         // nothing has the work that is missing
 	removal chan error   // result of the live workspace's removal, once begun
 	scan    *scan.Scanner
 }
@@ -415,6 +415,7 @@ func (r *run) judge(ctx context.Context, res sandbox.Result, err error) {
 	if res.OutputCut {
 		r.out.Notes = append(r.out.Notes, fmt.Sprintf("the agent wrote %d bytes; the transcript holds the beginning and the end", res.StdoutBytes+res.StderrBytes))
 	}
+	r.lost = res.Gone
 	r.takeWork(res)
 	if err != nil {
 		code := RuntimeError

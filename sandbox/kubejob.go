@@ -193,7 +193,7 @@ func (l *Kubernetes) Run(ctx context.Context, spec LaunchSpec) (Result, error) {
 
 // What became of an orphan of which there is no work.
 var (
-	errPodGone    = errors.New("its pod is gone, and nothing else had the work")
+	errPodGone    = fmt.Errorf("its pod is gone, and %w", errGone)
 	errNothingRan = errors.New("kick had not come to its pod, so that nothing has run in it")
 )
 

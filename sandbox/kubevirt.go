@@ -126,7 +126,7 @@ func (l *KubeVirt) Run(ctx context.Context, spec LaunchSpec) (Result, error) {
 }
 
 // errMachineGone is an orphan that is not there any more.
-var errMachineGone = errors.New("its machine has no work of it, and nothing else had it")
+var errMachineGone = fmt.Errorf("its machine has no work of it, and %w", errGone)
 
 func (l *KubeVirt) isolation() Isolation { return Isolation{Runtime: "kubevirt"} }
 

@@ -263,7 +263,10 @@ func TestKubeVirtEnds(t *testing.T) {
 			if tt.do != nil {
 				tt.do(t, k, cancel)
 			}
-			k.wait(t).says(t, tt.reason, tt.words)
+			e := k.wait(t)
+			if e.says(t, tt.reason, tt.words); e.res.Gone != (tt.reason == sandbox.ReasonLost) {
+				t.Errorf("gone: %v, missing: %q", e.res.Gone, e.res.Missing)
+			}
 			if tt.kept != "" && !strings.Contains(k.sink.content(sandbox.DirtyArchive), tt.kept) {
 				t.Errorf("%q has not come back", tt.kept)
 			}

@@ -359,7 +359,7 @@ func (k *kick) collect(ctx context.Context, command *session) error {
 		res.Isolation.Properties = h.props
 	}
 	if h.err != nil {
-		res.Missing = append(res.Missing, "artifacts: "+h.err.Error())
+		res.Missing, res.Gone = append(res.Missing, "artifacts: "+h.err.Error()), errors.Is(h.err, errGone)
 		if only {
 			return h.err
 		}
@@ -371,6 +371,9 @@ func (k *kick) collect(ctx context.Context, command *session) error {
 	k.event(EventBundled)
 	return nil
 }
+
+// errGone is the work of a sandbox that is not there any more.
+var errGone = errors.New("nothing else had the work")
 
 // handedBack is what a sandbox has handed back.
 type handedBack struct {

@@ -178,7 +178,7 @@ func (b *openShellBox) noteEnd(e openShellEnd) {
 }
 
 // errSandboxGone is the work of a sandbox that is not there any more.
-var errSandboxGone = errors.New("its sandbox is gone, and nothing else had the work")
+var errSandboxGone = fmt.Errorf("its sandbox is gone, and %w", errGone)
 
 // find finds the sandbox that has the work of a run before, of this process or a dead
 // one.

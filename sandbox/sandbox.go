@@ -340,6 +340,9 @@ type Result struct {
 	// not and why.
 	Artifacts []Artifact
 	Missing   []string
+	// Gone tells that nothing has what is Missing any more, so that no later Run
+	// brings it.
+	Gone bool
 	// Checkpoint is when the last one came, if that is all there is: the sandbox was
 	// lost before it handed back what it had at the end.
 	Checkpoint time.Time
