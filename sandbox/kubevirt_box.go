@@ -186,6 +186,10 @@ func (b *kubeVirtBox) enter(ctx context.Context) (*guestConn, error) {
 			if last = err; b.final(err) {
 				return fail(errNoWayIn)
 			}
+			if errors.Is(err, errKeptOut) {
+				n.why = "it runs, and does not let kick in as " + b.guest.user
+				n.remedy = "See that the image has that user, and that its sshd lets it in by the keys that the machine was given, as docs/kubevirt.md says"
+			}
 			select {
 			case <-b.waits.still(n.why):
 				b.waits.tell(b.spec.OnEvent)

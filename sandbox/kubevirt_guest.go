@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -38,8 +39,10 @@ const (
 var (
 	// errWrongHost is a guest that is not the machine that was made.
 	errWrongHost = errors.New("who answers has not the key that the machine was given")
-	errNoHello   = fmt.Errorf("it did not let kick in within %v", guestHello)
-	errNoAnswer  = fmt.Errorf("it did not answer within %v", guestAnswer)
+	// errKeptOut is the machine itself, which does not know kick.
+	errKeptOut  = errors.New("it has shown its key, and refuses kick's")
+	errNoHello  = fmt.Errorf("it did not let kick in within %v", guestHello)
+	errNoAnswer = fmt.Errorf("it did not answer within %v", guestAnswer)
 )
 
 // guestConn is one connection with the guest.
@@ -64,6 +67,7 @@ func (g *guest) connect(ctx context.Context) (*guestConn, error) {
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
+	var shown atomic.Bool
 	config := &ssh.ClientConfig{
 		User: g.user, Auth: []ssh.AuthMethod{ssh.PublicKeys(signer)},
 		HostKeyAlgorithms: []string{ssh.KeyAlgoED25519},
@@ -71,6 +75,7 @@ func (g *guest) connect(ctx context.Context) (*guestConn, error) {
 			if subtle.ConstantTimeCompare(key.Marshal(), want.Marshal()) != 1 {
 				return errWrongHost
 			}
+			shown.Store(true)
 			return nil
 		},
 	}
@@ -82,8 +87,11 @@ func (g *guest) connect(ctx context.Context) (*guestConn, error) {
 	}
 	if err != nil {
 		_ = conn.Close()
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil:
 			err = context.Cause(ctx)
+		case shown.Load():
+			err = fmt.Errorf("%w: %w", errKeptOut, err)
 		}
 		return nil, fmt.Errorf("speak SSH with the machine: %w", err)
 	}

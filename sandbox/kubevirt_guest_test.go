@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"math"
 	"net"
 	"runtime"
 	"strings"
@@ -102,7 +103,7 @@ func TestKubeVirtGuestKey(t *testing.T) {
 	if _, err := guestServer(t, keys, honest(t, other.host, keys.client, refuse)).connect(t.Context()); !errors.Is(err, errWrongHost) {
 		t.Errorf("with another host key: %v", err)
 	}
-	if _, err := guestServer(t, keys, honest(t, keys.host, other.client, refuse)).connect(t.Context()); err == nil || errors.Is(err, errWrongHost) {
+	if _, err := guestServer(t, keys, honest(t, keys.host, other.client, refuse)).connect(t.Context()); !errors.Is(err, errKeptOut) || errors.Is(err, errWrongHost) {
 		t.Errorf("with another client key: %v", err)
 	}
 	c, err := guestServer(t, keys, honest(t, keys.host, keys.client, refuse)).connect(t.Context())
@@ -190,6 +191,27 @@ func TestKubeVirtLeft(t *testing.T) {
 			t.Errorf("%v, %+v", err, e)
 		}
 	})
+}
+
+// TestKubeVirtKeptOut: a machine that does not know kick's user says so while kick waits
+// and when it gives up, with what to do.
+func TestKubeVirtKeptOut(t *testing.T) {
+	t.Parallel()
+	client, _ := refusing(t, math.MaxInt32, "no events for kick")
+	keys, other := newPair(t), newPair(t)
+	said := machineSaid(t, `{"status": {"phase": "Running", "interfaces": [{"ipAddress": "10.0.2.2"}]}}`)
+	l := &KubeVirt{config: KubeVirtConfig{Pending: 4 * waitShown}}
+	b := &kubeVirtBox{launcher: l, client: client, guest: *guestServer(t, keys, honest(t, keys.host, other.client, nil)), eye: &machineEye{client: client, seen: said, changed: make(chan struct{})}}
+	told := ""
+	b.spec.OnEvent = func(e Event) { told += e.Why }
+	_, err := b.enter(t.Context())
+	var e *Error
+	if !errors.As(err, &e) || !errors.Is(err, errPending) || !strings.Contains(err.Error(), "does not let kick in as agent; ") || !strings.Contains(err.Error(), errKeptOut.Error()) || !strings.Contains(e.Remedy, "has that user") {
+		t.Errorf("%v, %+v", err, e)
+	}
+	if !strings.Contains(told, "does not let kick in as agent") {
+		t.Errorf("it told of %q", told)
+	}
 }
 
 // TestKubeVirtEarly: a machine that does not come to its start says what to do about
