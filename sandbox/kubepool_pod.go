@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -134,17 +135,17 @@ func (b *kubeBox) deadline(p *corev1.Pod) map[string]any {
 }
 
 // podStandsBy tells a pod whose shim waits, and has from the pod's start: one that
-// was started again may have had a kick.
+// was started again may have had a kick. One that has a deadline had one, for that
+// comes with a claim and nobody can take it away. Of a pod whose node is away the
+// cluster says that it is not ready, and nothing else.
 func podStandsBy(p *corev1.Pod) bool {
-	if p.Status.Phase != corev1.PodRunning || p.Status.StartTime == nil || p.DeletionTimestamp != nil {
+	if p.DeletionTimestamp != nil || p.Labels[labelID] != "" || p.Spec.ActiveDeadlineSeconds != nil || len(p.Spec.EphemeralContainers) > 0 {
 		return false
 	}
-	for _, c := range p.Status.ContainerStatuses {
-		if c.State.Running == nil || c.RestartCount > 0 {
-			return false
-		}
-	}
-	return len(p.Status.ContainerStatuses) > 0
+	restarted := slices.ContainsFunc(p.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.RestartCount > 0 })
+	return !restarted && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
 }
 
 // claimedPod finds the pod that a dead kick of this id has claimed; nil if none.

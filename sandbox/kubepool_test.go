@@ -214,6 +214,31 @@ func TestKubePoolCold(t *testing.T) {
 	}
 }
 
+// A pod that somebody has marked as standing by once more, or has put a container into,
+// is not taken, and a pool that has no other makes no kick fail.
+func TestKubePoolTampered(t *testing.T) {
+	n := poolNamespace(t, 3)
+	pods := strings.Fields(n.Kubectl(t, "get", "pods", "--namespace", n.Name, "--selector", "kick.standby", "--output", "name"))
+	if len(pods) != 3 {
+		t.Fatalf("there are %q", pods)
+	}
+	n.Kubectl(t, "label", pods[0], "--namespace", n.Name, "kick.id=another")
+	n.Kubectl(t, "patch", pods[1], "--namespace", n.Name, "--patch", `{"spec": {"activeDeadlineSeconds": 600}}`)
+	n.Kubectl(t, "debug", pods[2], "--namespace", n.Name, "--profile=restricted", "--image="+n.Image, "--", "sleep", "600")
+	l, err := newPool()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	res, err := l.Run(context.Background(), poolKick(t, "tampered", io.Discard))
+	if err != nil || res.ExitCode != 0 || !strings.HasSuffix(res.Isolation.Engine, ", a Job, since of pool agents none was ready") {
+		t.Errorf("%v, %q, %+v", err, res.Isolation.Engine, res)
+	}
+	if left := n.Kubectl(t, "get", "pods", "--namespace", n.Name, "--selector", "kick.standby", "--output", "name"); len(strings.Fields(left)) != 3 {
+		t.Errorf("left of those that no kick has had: %q", left)
+	}
+}
+
 // TestKubePoolContract holds kicks of a pool to the launcher contract. Those whose
 // limits are not the pool's have a Job.
 func TestKubePoolContract(t *testing.T) {
