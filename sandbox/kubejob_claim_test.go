@@ -334,6 +334,59 @@ func TestKubeClaimRefused(t *testing.T) {
 	}
 }
 
+// TestKubeClaimFull: a base for which the claim has no room ends the kick at once, and
+// not only when the host is tired of bringing it.
+func TestKubeClaimFull(t *testing.T) {
+	t.Parallel()
+	n, claim, dir := claimed(t)
+	n.Narrow(t, dir, "1m")
+	k := newKubeKick(t, n, "echo ran", func(c *sandbox.KubernetesConfig) { c.Claim = claim })
+	base := t.TempDir()
+	noise := make([]byte, 8<<20) // more than is on the way at a time
+	_, _ = rand.Read(noise)      // never fails on Linux
+	if err := os.WriteFile(filepath.Join(base, "noise"), noise, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	w := &k.spec.Workspace
+	w.BaseOID, w.Objects = commitAll(t, base), filepath.Join(base, ".git/objects")
+	skeleton(t, w.Dir, w.BaseOID)
+	began := time.Now()
+	e := k.run(t)
+	if took := time.Since(began); e.err == nil || took > 2*time.Minute {
+		t.Errorf("%v after %v", e.err, took)
+	}
+	e.says(t, sandbox.ReasonStartFailed, "bring the base to the claim", "no space left on device", "See whether the claim is full")
+}
+
+// TestKubeClaimLocked: what an agent locks, the workspace itself too, is collected all
+// the same, and does not hide from the limit of disk.
+func TestKubeClaimLocked(t *testing.T) {
+	t.Parallel()
+	n, claim, dir := claimed(t)
+	onClaim := func(c *sandbox.KubernetesConfig) { c.Claim = claim }
+	t.Run("work", func(t *testing.T) {
+		t.Parallel()
+		k := newKubeKick(t, n, "mkdir -p a/b; git commit -q --allow-empty -m one; echo dirt >a/b/dirt; chmod 0 a/b a .", onClaim)
+		k.onBase(t)
+		e := k.run(t)
+		if e.err != nil || !slices.Contains(e.res.Artifacts, sandbox.FinalBundle) || !strings.Contains(k.sink.content(sandbox.DirtyArchive), "dirt") {
+			t.Errorf("%v, %s %s, %v", e.err, e.res.Reason, e.res.Detail, e.res.Artifacts)
+		}
+	})
+	t.Run("limit", func(t *testing.T) {
+		t.Parallel()
+		k := newKubeKick(t, n, `mkdir a; cd a; for i in 1 2 3 4 5; do head -c 20M /dev/zero >$i; done; chmod 300 . ..; sleep 240`, onClaim)
+		if e := k.run(t); e.err != nil || e.res.Reason != sandbox.ReasonDiskLimit {
+			t.Errorf("%v, %s %s", e.err, e.res.Reason, e.res.Detail)
+		}
+	})
+	t.Cleanup(func() {
+		if left := workspacesIn(t, dir); len(left) > 0 {
+			t.Errorf("left: %v", left)
+		}
+	})
+}
+
 // Without the verb that a claim takes a kick fails and names it.
 func TestKubeClaimVerbs(t *testing.T) {
 	t.Parallel()

@@ -180,6 +180,8 @@ func takeFromHost(objects, dir string, patience time.Duration) error {
 			return nil
 		}
 		_ = frame.NewWriter(c).Write(frame.Problem, []byte(clip(err.Error(), 4<<10))) // if it is still there
+		// It listens when it has said all; what was not read would end the line before.
+		_, _ = io.Copy(io.Discard, c)
 		c.Close()
 	}
 }

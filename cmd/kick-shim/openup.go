@@ -13,6 +13,9 @@ const maxDepth = 256
 // host does where it has the workspace too. Nobody writes to the tree any more.
 // What cannot be changed stays; the collector says what it cannot read.
 func openUp(dir string) {
+	if info, err := os.Lstat(dir); err == nil && info.IsDir() && info.Mode().Perm()&0o700 != 0o700 {
+		_ = os.Chmod(dir, info.Mode()|0o700)
+	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return

@@ -97,11 +97,11 @@ func TestOpenUp(t *testing.T) {
 	dir, other := t.TempDir(), t.TempDir()
 	deep := filepath.Join(dir, "a/b")
 	if err := errors.Join(os.MkdirAll(deep, 0o755), os.WriteFile(filepath.Join(deep, "f"), nil, 0), os.Chmod(deep, 0),
-		os.Chmod(other, 0), os.Symlink(other, filepath.Join(dir, "link"))); err != nil {
+		os.Chmod(other, 0), os.Symlink(other, filepath.Join(dir, "link")), os.Chmod(dir, 0)); err != nil {
 		t.Fatal(err)
 	}
 	openUp(dir)
-	for name, want := range map[string]os.FileMode{deep: 0o700, filepath.Join(deep, "f"): 0o400, other: 0} {
+	for name, want := range map[string]os.FileMode{dir: 0o700, deep: 0o700, filepath.Join(deep, "f"): 0o400, other: 0} {
 		if info, err := os.Stat(name); err != nil || info.Mode().Perm() != want {
 			t.Errorf("%s: %v, %v, want %v", name, info, err, want)
 		}

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -223,11 +225,14 @@ func (w *watcher) note(n int) (full bool) {
 // inodeCost is what is counted for a file beside its blocks, as the host does.
 const inodeCost = 512
 
-// lookAtDisk measures the workspace, and reports whether it is over its limit.
-// What cannot be measured is.
+// lookAtDisk measures the workspace, and reports whether it is over its limit. What the
+// agent has locked is opened for as long as that takes, as the host does it.
 func (w *watcher) lookAtDisk(dir string) bool {
 	if w.limits.Disk == 0 {
 		return false
+	}
+	if info, err := os.Lstat(dir); err == nil && locked(info) && os.Chmod(dir, info.Mode()|0o500) == nil {
+		defer func() { _ = os.Chmod(dir, info.Mode()) }()
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -236,13 +241,17 @@ func (w *watcher) lookAtDisk(dir string) bool {
 	defer root.Close()
 	total := unnamed(root)
 	deep := false
+	opened := map[string]fs.FileMode{}
 	_ = fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
-			return nil // it has gone, or is locked: then its size is not the agent's to grow unseen for long
+			return nil // it has gone, or is locked a moment ago: the next look sees it
 		}
 		if info, err := d.Info(); err == nil {
 			if st, ok := info.Sys().(*syscall.Stat_t); ok {
 				total += st.Blocks*512 + inodeCost
+			}
+			if locked(info) && root.Chmod(name, info.Mode()|0o500) == nil {
+				opened[name] = info.Mode()
 			}
 		}
 		if deep = deep || bytes.Count([]byte(name), []byte("/")) > maxDepth; deep {
@@ -250,12 +259,18 @@ func (w *watcher) lookAtDisk(dir string) bool {
 		}
 		return nil
 	})
+	for _, name := range slices.Backward(slices.Sorted(maps.Keys(opened))) { // what is within, first
+		_ = root.Chmod(name, opened[name])
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.used.Disk = max(w.used.Disk, total)
 	w.used.DiskLimit = w.used.DiskLimit || deep || total > w.limits.Disk
 	return w.used.DiskLimit
 }
+
+// locked tells a directory that its owner cannot look into.
+func locked(info fs.FileInfo) bool { return info.IsDir() && info.Mode().Perm()&0o500 != 0o500 }
 
 // unnamed is the space of files of a directory's file system that processes of the
 // sandbox have open and that have no name any more, so that no walk finds them. It does

@@ -288,6 +288,14 @@ spec: {accessModes: [%s], resources: {requests: {storage: 1Gi}}, storageClassNam
 	return name, dir
 }
 
+// Narrow leaves a claim's directory so much room, as "8m": a file system in memory. What
+// was there is out of sight.
+func (c *Cluster) Narrow(t testing.TB, dir, size string) {
+	t.Helper()
+	output(t, command(c.Script, "enter", c.Dir, "mount", "-t", "tmpfs", "-o", "mode=777,size="+size, "narrow", dir))
+	t.Cleanup(func() { output(t, command(c.Script, "enter", c.Dir, "umount", "--lazy", dir)) })
+}
+
 // Volume makes a directory of the node and a volume of it for a claim that is yet to
 // be made, as a provisioner would. It is gone after the test, and the directory with
 // the cluster.
