@@ -289,7 +289,7 @@ func (e *kubeEye) awaitEnd(ctx context.Context, o kubeObject) error {
 func (b *kubeBox) awaitPod(ctx context.Context) (kubeNews, error) {
 	for {
 		seen, changed, blind := b.eye.look()
-		if name := seen.untaken(); name != "" && !b.adopted {
+		if name := seen.untaken(); name != "" {
 			if took, err := b.takePod(ctx, name); err != nil {
 				return kubeNews{}, err
 			} else if took {

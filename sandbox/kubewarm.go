@@ -153,9 +153,10 @@ func (b *kubeBox) checkShape(op string, labels map[string]string) error {
 }
 
 // takePod makes the pod of the kick's claim the kick's own, if it is there: with the
-// labels by which it is followed and reaches the gateway, and the node's deadline.
+// labels by which it is followed and reaches the gateway, and the node's deadline. That
+// of a dead kick it leaves alone.
 func (b *kubeBox) takePod(ctx context.Context, name string) (took bool, err error) {
-	l, job := b.launcher, b.plan.job
+	l := b.launcher
 	op := "take pod " + name + " of the " + b.object.String()
 	for {
 		list, _, err := kube.List[corev1.Pod](ctx, b.client, kube.Selection{Resource: kube.Pods, Namespace: l.config.Namespace, Fields: "metadata.name=" + name})
@@ -166,12 +167,19 @@ func (b *kubeBox) takePod(ctx context.Context, name string) (took bool, err erro
 			return false, nil // the claim will tell
 		}
 		p := &list[0]
+		if b.adopted {
+			if p.Labels[labelID] == "" {
+				return false, errNothingRan // its kick died before it took it
+			}
+			return false, nil // the watch will tell
+		}
 		if id := p.Labels[labelID]; id != "" && p.Annotations[jobStart] != b.object.start {
 			return false, &Error{Kind: ErrIsolation, Op: op, Err: fmt.Errorf("it was that of kick %s", id), Remedy: "See who gives a used sandbox to another claim: kubectl get sandboxes --output yaml"}
 		}
 		if err := b.checkShape(op, p.Labels); err != nil {
 			return false, err
 		}
+		job := b.plan.job
 		p, err = kube.Patch[corev1.Pod](context.WithoutCancel(ctx), b.client, kube.Pods, l.config.Namespace, name, map[string]any{
 			"metadata": map[string]any{"resourceVersion": p.ResourceVersion, "labels": job.Spec.Template.Labels, "annotations": job.Annotations},
 			"spec":     b.deadline(p),

@@ -200,6 +200,28 @@ func TestKubeWarmOrphan(t *testing.T) {
 	}
 }
 
+// A claim whose kick died before it took the pod has no work: who collects for it
+// removes it at once.
+func TestKubeWarmUntaken(t *testing.T) {
+	const id = "warm-untaken"
+	n := warmNamespace(t, openWarm(t), 1)
+	n.Apply(t, fmt.Sprintf(`apiVersion: extensions.agents.x-k8s.io/v1beta1
+kind: SandboxClaim
+metadata: {name: kick-%s, namespace: %s, labels: {kick.id: %[1]s}, annotations: {kick.start: "1", kick.lifetime: 1h}}
+spec: {warmPoolRef: {name: agents}}
+`, id, n.Name))
+	n.Kubectl(t, "wait", "--for=condition=Ready", "--timeout=60s", "--namespace", n.Name, "sandboxclaim/kick-"+id)
+	spec := poolKick(t, id, nil)
+	spec.Command, spec.Workspace.Sink = nil, &artifactSink{}
+	if res, err := newWarm(t).Run(t.Context(), spec); err != nil || res.Reason != sandbox.ReasonLost {
+		t.Errorf("%v, %+v", err, res)
+	}
+	awaitWarm(t, n, 1)
+	if left := ofKicks(t, n); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
 // What keeps a claim from being served is named, with what to do, and nothing of it
 // is left.
 func TestKubeWarmFaultsBefore(t *testing.T) {
