@@ -26,6 +26,7 @@ type kubernetesOptions struct {
 	manifests.Kubernetes
 	addresses, tiers []string
 	config, agent    string
+	named            bool // Sandboxes is, by a flag
 }
 
 func newManifestsKubernetes() *cobra.Command {
@@ -49,10 +50,13 @@ app.kubernetes.io/name=kick-gateway in the gateway's namespace.`,
   kick manifests kubernetes --image registry.example/agent@sha256:... --tier normal=16,32,64Gi --tier none=0
   kick manifests kubernetes --agent scanner --pool 5`,
 		Args: args(none),
-		RunE: func(_ *cobra.Command, _ []string) error { return manifestsKubernetesRun(o) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			o.named = c.Flags().Changed("sandbox-namespace")
+			return manifestsKubernetesRun(o)
+		},
 	}
 	f := c.Flags()
-	f.StringVar(&o.Sandboxes, "sandbox-namespace", o.Sandboxes, "`namespace` of the sandboxes, and of nothing else")
+	f.StringVar(&o.Sandboxes, "sandbox-namespace", o.Sandboxes, "`namespace` of the sandboxes, and of nothing else; with --agent, that of its kubernetes block")
 	f.StringVar(&o.Gateway, "gateway-namespace", o.Gateway, "`namespace` of kick's account and, in the cluster, of kick")
 	f.StringArrayVar(&o.addresses, "gateway-address", nil, "`network` of a gateway outside the cluster, as 10.1.2.3/32; may be repeated")
 	f.Var(&o.Ports, "gateway-port", "`ports` of the gateways, one for each process of kick at the address: the first and the last, or one")
@@ -116,6 +120,12 @@ func (o *kubernetesOptions) forAgent() error {
 	}
 	if k := r.Kubernetes.Value; o.Pool != 0 && k.Pool == "" && k.WarmPool == "" {
 		return usagef("--pool: agent %s takes its pods from none: set kubernetes.pool or kubernetes.warm_pool to its name in kick.yaml", o.agent)
+	}
+	if k := r.Kubernetes.Value; k.Namespace != "" && k.Namespace != o.Sandboxes {
+		if o.named {
+			return usagef("--sandbox-namespace %s: agent %s has its sandboxes in %s, as kick.yaml says: name that, or leave the flag out", o.Sandboxes, o.agent, k.Namespace)
+		}
+		o.Sandboxes = k.Namespace
 	}
 	o.Image, o.Limits = r.Image.Value, r.Limits()
 	o.Standby.KubernetesChoice = r.Kubernetes.Value
