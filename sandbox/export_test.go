@@ -112,5 +112,5 @@ func Evict(ctx context.Context, l *KubeVirt) error {
 	if err != nil {
 		return err
 	}
-	return o.evict(ctx)
+	return o.evict(ctx, o.config.Linger.Machines)
 }

@@ -165,7 +165,7 @@ func (b *kubeVirtBox) leave() (lingers bool, err error) {
 	}
 	b.after = "it lingers until " + until.UTC().Format(time.RFC3339)
 	if err == nil {
-		if err := b.launcher.evict(ctx); err != nil {
+		if err := b.launcher.evict(ctx, b.launcher.config.Linger.Machines); err != nil {
 			b.after += "; one that is to go for it does not: " + escaped(err.Error())
 		}
 	}
@@ -237,23 +237,40 @@ func (b *kubeVirtBox) release(ctx context.Context) (until time.Time, lingers boo
 	}
 }
 
-// evict removes machines that linger, while there are more than may.
-func (l *KubeVirt) evict(ctx context.Context) error {
+// evict removes machines that linger, while there are more than so many.
+func (l *KubeVirt) evict(ctx context.Context, most int) error {
 	for {
-		list, _, err := kube.List[kubevirtapi.Instance](ctx, l.cluster.client, kube.Selection{Resource: kubevirtapi.Instances, Namespace: l.config.Namespace, Labels: labelStandby + "=" + standsAgain})
-		if err != nil {
-			return kubeError("list the machines that linger", err)
+		list, err := l.lingerers(ctx)
+		if err != nil || len(list) <= most {
+			return err
 		}
-		list = slices.DeleteFunc(list, func(m kubevirtapi.Instance) bool { return m.DeletionTimestamp != nil || !l.ours(&m) })
-		if len(list) <= l.config.Linger.Machines {
-			return nil
-		}
-		expires := func(m kubevirtapi.Instance) time.Time { return objectOf(kubevirtapi.Instances, &m.ObjectMeta).expires }
-		next := slices.MinFunc(list, func(a, b kubevirtapi.Instance) int { return expires(a).Compare(expires(b)) })
-		if _, err := l.removeLingering(ctx, &next); err != nil {
+		if _, err := l.removeLingering(ctx, &list[0]); err != nil {
 			return err
 		}
 	}
+}
+
+// makeRoom removes one machine that lingers, for one that a quota has no room for, and
+// tells whether it has.
+func (l *KubeVirt) makeRoom(ctx context.Context) (bool, error) {
+	list, err := l.lingerers(ctx)
+	if err != nil || len(list) == 0 {
+		return false, err
+	}
+	return l.removeLingering(ctx, &list[0])
+}
+
+// lingerers are the machines that linger for kicks of this state, in the order in which
+// their time is over.
+func (l *KubeVirt) lingerers(ctx context.Context) ([]kubevirtapi.Instance, error) {
+	list, _, err := kube.List[kubevirtapi.Instance](ctx, l.cluster.client, kube.Selection{Resource: kubevirtapi.Instances, Namespace: l.config.Namespace, Labels: labelStandby + "=" + standsAgain})
+	if err != nil {
+		return nil, kubeError("list the machines that linger", err)
+	}
+	list = slices.DeleteFunc(list, func(m kubevirtapi.Instance) bool { return m.DeletionTimestamp != nil || !l.ours(&m) })
+	expires := func(m kubevirtapi.Instance) time.Time { return objectOf(kubevirtapi.Instances, &m.ObjectMeta).expires }
+	slices.SortFunc(list, func(a, b kubevirtapi.Instance) int { return expires(a).Compare(expires(b)) })
+	return list, nil
 }
 
 // ours tells a machine that lingers for kicks of this state.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
@@ -50,11 +51,15 @@ func (b *kubeVirtBox) make(ctx context.Context) error {
 	return nil
 }
 
+// recounted is how long a quota may take to be counted anew when a machine has gone.
+const recounted = 10 * time.Second
+
 // create asks for the instance, again and again while a quota has no room for it, as
-// the controller of a Job does for its pod.
+// the controller of a Job does for its pod. Machines that linger make room.
 func (b *kubeVirtBox) create(ctx context.Context) (*kubevirtapi.Instance, error) {
 	waiting, cancel := context.WithTimeout(ctx, b.launcher.config.Pending)
 	defer cancel()
+	var freed time.Time
 	for pause := enterFirst; ; pause = min(2*pause, enterMost) {
 		made, err := kube.Create(ctx, b.client, kubevirtapi.Instances, b.launcher.config.Namespace, b.plan.instance, false)
 		if !noRoom(err) {
@@ -62,6 +67,11 @@ func (b *kubeVirtBox) create(ctx context.Context) (*kubevirtapi.Instance, error)
 		}
 		b.waits.why = "a quota has no room for the machine"
 		b.waits.tell(b.spec.OnEvent)
+		if time.Since(freed) > recounted {
+			if ok, _ := b.launcher.makeRoom(waiting); ok { // if not, or nobody knows, waiting may help
+				freed = time.Now()
+			}
+		}
 		if !kube.Pause(waiting, pause) {
 			return made, err
 		}
