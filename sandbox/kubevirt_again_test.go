@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kickhq/kick/internal/kubetest"
 	"github.com/kickhq/kick/internal/kubevirttest"
 	"github.com/kickhq/kick/sandbox"
 )
@@ -96,6 +97,7 @@ func TestKubeVirtLinger(t *testing.T) {
 // TestKubeVirtLingerBroken: a machine that lingers and is of no use any more costs a kick
 // no more than the attempt. It is removed, and the kick has another one made.
 func TestKubeVirtLingerBroken(t *testing.T) {
+	kubetest.Soak(t)
 	m := newMachines(t)
 	m.Account(t, m.n, slices.Concat(sandbox.KubeVirtRules, sandbox.KubeVirtPoolRules))
 	l := m.launcher(t, func(c *sandbox.KubeVirtConfig) {
