@@ -222,29 +222,42 @@ func killDescendants(sig syscall.Signal) {
 	}
 }
 
-// descendants are the living processes below this one.
-func descendants() []int {
-	dirs, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		return nil
-	}
-	children := map[int][]int{}
-	for _, d := range dirs {
-		b, err := os.ReadFile(d + "/stat")
-		end := bytes.LastIndexByte(b, ')') // a name may hold anything
-		if err != nil || end < 0 {
-			continue
+// process is a living one.
+type process struct {
+	frame.Process
+	parent int
+	name   string // in parentheses
+}
+
+// living are those that have a thread left.
+func living() (list []process) {
+	for _, dir := range glob("/proc/[0-9]*") {
+		b, err := os.ReadFile(dir + "/stat")
+		open, end := bytes.IndexByte(b, '('), bytes.LastIndexByte(b, ')')
+		if err != nil || open < 0 || end < open {
+			continue // it has gone
 		}
-		f := strings.Fields(string(b[end+1:]))
-		const threads = 17 // where stat has their number
-		if len(f) <= threads || f[0] == "X" || f[0] == "Z" && f[threads] <= "1" {
+		const state, parent, threads, start = 0, 1, 17, 19 // where stat has them
+		f := statFields(b)
+		if len(f) <= start || string(f[state]) == "X" || string(f[state]) == "Z" && string(f[threads]) <= "1" {
 			continue // dead to the last thread: it has no children any more
 		}
-		pid, err := strconv.Atoi(filepath.Base(d))
-		parent, err2 := strconv.Atoi(f[1])
-		if err == nil && err2 == nil {
-			children[parent] = append(children[parent], pid)
+		p := process{name: string(b[open : end+1])}
+		p.Start = string(f[start])
+		var err2 error
+		p.PID, err = strconv.Atoi(filepath.Base(dir))
+		if p.parent, err2 = strconv.Atoi(string(f[parent])); err == nil && err2 == nil {
+			list = append(list, p)
 		}
+	}
+	return list
+}
+
+// descendants are the living processes below this one.
+func descendants() []int {
+	children := map[int][]int{}
+	for _, p := range living() {
+		children[p.parent] = append(children[p.parent], p.PID)
 	}
 	var found []int
 	next := []int{os.Getpid()}

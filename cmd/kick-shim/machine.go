@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -215,60 +214,34 @@ func leaveMachine() error {
 	}
 }
 
-// userProcess is one of this user's in the machine.
-type userProcess struct {
-	frame.Process
-	parent int
-	name   string
-}
-
 // ownProcesses are those of this process's user that live. It has them by the kernel's
 // word of who they are, and not by whose their files in /proc are.
-func ownProcesses() (list []userProcess) {
+func ownProcesses() []process {
 	uid := strconv.Itoa(os.Geteuid())
-	for _, dir := range glob("/proc/[0-9]*") {
-		status, err := os.ReadFile(dir + "/status")
-		if err != nil {
-			continue // it has gone
-		}
-		users := ""
+	return slices.DeleteFunc(living(), func(p process) bool {
+		status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID)) // nothing of one that has gone
 		for line := range strings.Lines(string(status)) {
-			if rest, ok := strings.CutPrefix(line, "Uid:"); ok {
-				users = rest
+			if users, ok := strings.CutPrefix(line, "Uid:"); ok {
+				return !slices.Contains(strings.Fields(users), uid)
 			}
 		}
-		stat, err := os.ReadFile(dir + "/stat")
-		open, end := bytes.IndexByte(stat, '('), bytes.LastIndexByte(stat, ')') // a name may hold anything
-		if err != nil || open < 0 || end < open || !slices.Contains(strings.Fields(users), uid) {
-			continue
-		}
-		const parent, threads, start = 1, 17, 19 // where stat has them
-		f := strings.Fields(string(stat[end+1:]))
-		if len(f) <= start || f[0] == "X" || f[0] == "Z" && f[threads] <= "1" {
-			continue // dead to the last thread
-		}
-		p := userProcess{name: string(stat[open : end+1])}
-		p.PID, _ = strconv.Atoi(filepath.Base(dir)) // the kernel's own numbers
-		p.parent, _ = strconv.Atoi(f[parent])
-		p.Start = f[start]
-		list = append(list, p)
-	}
-	return list
+		return true
+	})
 }
 
 // strangers are the user's processes, but for those that were there before, this one
 // and those that it descends from.
-func strangers(before []frame.Process) []userProcess {
+func strangers(before []frame.Process) []process {
 	all := ownProcesses()
 	known := map[int]bool{}
 	for pid := os.Getpid(); pid != 0; {
 		known[pid] = true
-		i := slices.IndexFunc(all, func(p userProcess) bool { return p.PID == pid })
+		i := slices.IndexFunc(all, func(p process) bool { return p.PID == pid })
 		if pid = 0; i >= 0 {
 			pid = all[i].parent
 		}
 	}
-	return slices.DeleteFunc(all, func(p userProcess) bool { return known[p.PID] || slices.Contains(before, p.Process) })
+	return slices.DeleteFunc(all, func(p process) bool { return known[p.PID] || slices.Contains(before, p.Process) })
 }
 
 // awaitEnd waits until a process has ended.
