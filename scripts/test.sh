@@ -9,33 +9,36 @@ export GO=${GO:-go} CGO_ENABLED=0
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 
-# What failed, a line each: lanes may run side by side.
+# What failed, and what each lane took, a line each: lanes may run side by side.
 failed=$logs/failed
+took=$logs/took
 touch "$failed"
 # lane NAME SECONDS COMMAND...: runs one lane; a lane over its budget fails.
 lane() {
-  local name=$1 budget=$2 began=$SECONDS ok=yes out said
+  local name=$1 budget=$2 began=$SECONDS ok=yes out reader said
   shift 2
   echo "--- $name"
   exec {out}> >(tee "$logs/lane-$name")
-  said=$!
+  reader=$!
   timeout --foreground "$budget" "$@" >&"$out" 2>&1 {out}>&- || ok=
   exec {out}>&-
   # It may have left something that holds its output open.
-  timeout 5 tail -s 0.1 --pid="$said" -f /dev/null || true
+  timeout 5 tail -s 0.1 --pid="$reader" -f /dev/null || true
   if [ "$ok" ]; then
-    echo "--- $name: ok, $((SECONDS - began)) s"
+    said="ok, $((SECONDS - began)) s"
   else
-    echo "--- $name: FAILED after $((SECONDS - began)) s (budget $budget s)"
+    said="FAILED after $((SECONDS - began)) s (budget $budget s)"
     echo "$name" >>"$failed"
   fi
+  echo "--- $name: $said" | tee -a "$took"
 }
 
-# built PID NAME: waits for what is built in the background.
+# built PID NAME: waits for what is built in the background. The lane that uses it
+# builds what is not there, and fails if it cannot.
 built() {
   wait "$1" && return
   cat "$logs/$2"
-  echo "$2" >>"$failed"
+  echo "--- $2: FAILED in the background, so the lane that uses it builds it" | tee -a "$took"
 }
 
 format() {
@@ -53,12 +56,15 @@ if [ "$mode" = all ]; then
   lint_build=$!
   nice -n 10 hack/podman.sh build >"$logs/podman-build" 2>&1 &
   podman_build=$!
-  { tail --pid="$podman_build" -f /dev/null; nice -n 10 hack/kube.sh build && nice -n 10 hack/kubevirt.sh image; } >"$logs/kube-build" 2>&1 &
-  kube_build=$!
 fi
 
 lane format 60 bash -c format
 lane build 900 make -s build
+if [ "$mode" = all ]; then
+  # After the build: bin/kick makes the machine's image.
+  { tail --pid="$podman_build" -f /dev/null; nice -n 10 hack/kube.sh build && nice -n 10 hack/kubevirt.sh image; } >"$logs/kube-build" 2>&1 &
+  kube_build=$!
+fi
 lane vet 900 "$GO" vet ./...
 lane generic-build 600 "$GO" build ./...
 
@@ -87,6 +93,8 @@ else
   lane lint 900 make -s lint
 fi
 
+echo
+cat "$took"
 if [ -s "$failed" ]; then
   # What failed may be thousands of lines above.
   while read -r name; do
