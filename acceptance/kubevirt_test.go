@@ -24,7 +24,7 @@ func machineEnds() (cases []agentCase) {
 	few := []string{"two commits and a file left", "a failure", "a time limit", "a key in an intermediate commit"}
 	for _, c := range ends {
 		if c.name == "a time limit" {
-			c.flags, c.script = []string{"--timeout", "30s"}, strings.Replace(c.script, "sleep 60", "sleep 300", 1)
+			c.flags, c.script = []string{"--timeout", "20s"}, strings.Replace(c.script, "sleep 60", "sleep 300", 1)
 		}
 		if os.Getenv("KICK_SOAK") == "1" || slices.Contains(few, c.name) {
 			cases = append(cases, c)
@@ -33,20 +33,24 @@ func machineEnds() (cases []agentCase) {
 	return cases
 }
 
-// onKubeVirt stands in for KubeVirt in a namespace, whose account has the launcher's
+// onKubeVirt has KubeVirt stood in for in a namespace, whose account has the launcher's
 // rights and more, and returns the flags by which kicks run there.
 func onKubeVirt(t *testing.T, more ...sandbox.KubernetesRule) (*kubetest.Namespace, []string) {
 	t.Helper()
-	c := kubetest.OpenAlone(t)
-	k := kubevirttest.Start(t, c)
+	k, c := kubevirttest.Open(t)
 	n := c.Namespace(t)
 	k.Account(t, n, slices.Concat(sandbox.KubeVirtRules, more))
-	return n, []string{"--runtime", "kubevirt", "--image", kubevirttest.Image, "--kubeconfig", n.Kubeconfig, "--namespace", n.Name, "--memory", "768MiB"}
+	return n, machineFlags(n)
+}
+
+func machineFlags(n *kubetest.Namespace) []string {
+	return []string{"--runtime", "kubevirt", "--image", kubevirttest.Image, "--kubeconfig", n.Kubeconfig, "--namespace", n.Name, "--memory", "768MiB"}
 }
 
 // TestKubeVirtLikeEmbedded runs the same kicks in the embedded sandbox and in machines,
 // and compares what came of them.
 func TestKubeVirtLikeEmbedded(t *testing.T) {
+	t.Parallel()
 	n, flags := onKubeVirt(t)
 	dir := t.TempDir()
 	command := func(args ...string) *exec.Cmd {
@@ -66,6 +70,7 @@ func TestKubeVirtLikeEmbedded(t *testing.T) {
 // TestKubeVirtKilled kills kick with SIGKILL when its agent has ended. `kick gc` comes
 // to the shim that waits in the machine, takes the work, and leaves nothing.
 func TestKubeVirtKilled(t *testing.T) {
+	t.Parallel()
 	n, flags := onKubeVirt(t)
 	bare, state := seedBare(t), filepath.Join(t.TempDir(), "kick")
 	cmd := exec.Command(buildCrashing(t), slices.Concat([]string{"run", "--state-dir", state, "--repo", bare, "--publish", "branch"}, flags,
@@ -93,6 +98,7 @@ func TestKubeVirtKilled(t *testing.T) {
 // for the repository has it. When that kick is killed with SIGKILL, kick gc takes the
 // work, and leaves nothing.
 func TestKubeVirtLingers(t *testing.T) {
+	t.Parallel()
 	n, _ := onKubeVirt(t, sandbox.KubeVirtPoolRules...)
 	dir, bare := t.TempDir(), seedBare(t)
 	state := filepath.Join(dir, "state")
@@ -150,13 +156,9 @@ agents:
 
 // TestKubeVirtDoctor looks at the cluster, and proves a machine's properties.
 func TestKubeVirtDoctor(t *testing.T) {
-	n, flags := onKubeVirt(t)
-	state := filepath.Join(t.TempDir(), "state")
-	doctor := func(flags ...string) string {
-		out, _ := exec.Command(kick, slices.Concat([]string{"doctor", "--state-dir", state}, flags)...).CombinedOutput()
-		return string(out)
-	}
-	out := doctor(flags[:len(flags)-2]...)
+	t.Parallel()
+	_, flags := onKubeVirt(t)
+	out := onDoctor(t, flags)
 	for _, want := range []string{"KubeVirt v1.5.0", "all that a kick needs", "machine-network", "disk-limit"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("it does not say %q:\n%s", want, out)
@@ -165,8 +167,20 @@ func TestKubeVirtDoctor(t *testing.T) {
 	if strings.Contains(out, "is not ready") {
 		t.Errorf("it says:\n%s", out)
 	}
-	n.Kubectl(t, "delete", "apiservice", "v1.subresources.kubevirt.io")
-	if out := doctor(flags[:len(flags)-2]...); !strings.Contains(out, "Install KubeVirt") {
+}
+
+// TestKubeVirtDoctorWithout: where KubeVirt does not run, that is said.
+func TestKubeVirtDoctorWithout(t *testing.T) {
+	n := kubetest.OpenAlone(t).Namespace(t)
+	if out := onDoctor(t, machineFlags(n)); !strings.Contains(out, "Install KubeVirt") {
 		t.Errorf("without KubeVirt it says:\n%s", out)
 	}
+}
+
+// onDoctor is what kick doctor says with the flags of a kick, less its limits.
+func onDoctor(t *testing.T, flags []string) string {
+	t.Helper()
+	args := slices.Concat([]string{"doctor", "--state-dir", filepath.Join(t.TempDir(), "state")}, flags[:len(flags)-2])
+	out, _ := exec.Command(kick, args...).CombinedOutput() // its answer is looked at
+	return string(out)
 }

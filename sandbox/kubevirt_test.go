@@ -37,12 +37,13 @@ type machines struct {
 	dir string // of the launchers' state
 }
 
-// newMachines stands in for KubeVirt in a namespace, whose account has the launcher's
-// rights and no other.
+// newMachines has KubeVirt stood in for in a namespace, whose account has the launcher's
+// rights and no other. The test is parallel: most of what it does is to wait for one
+// processor of one machine.
 func newMachines(t *testing.T) *machines {
 	t.Helper()
-	c := kubetest.OpenAlone(t) // there is one KubeVirt in a cluster
-	k := kubevirttest.Start(t, c)
+	t.Parallel()
+	k, c := kubevirttest.Open(t)
 	n := c.Namespace(t)
 	k.Account(t, n, sandbox.KubeVirtRules)
 	return &machines{k, n, t.TempDir()}
@@ -157,7 +158,7 @@ func TestKubeVirtRun(t *testing.T) {
 	k := m.kick(t, l, `id -u; uname -r
 		perl -MIO::Socket::UNIX -e '$s = IO::Socket::UNIX->new("/run/kick/egress/gateway.sock") or die $!; print $s "GET / HTTP/1.0\r\n\r\n"; local $/; print <$s>' | tail -n 1
 		echo; echo ready
-		i=0; while [ $i -lt 3000 ]; do echo line $i; i=$((i+1)); done; sleep 20
+		i=0; while [ $i -lt 3000 ]; do echo line $i; i=$((i+1)); done; sleep 5
 		echo changed >file && touch agent-report.json; echo end; exit 3`)
 	k.spec.Limits.CPUs = 2
 	k.spec.Network, k.spec.Egress = sandbox.NetworkRestricted, sandbox.Egress{Socket: gateway}

@@ -10,12 +10,16 @@ package kubevirttest
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kickhq/kick/internal/kube"
 	"github.com/kickhq/kick/internal/kubetest"
@@ -51,43 +55,75 @@ type KubeVirt struct {
 	nodes   map[string]*machine // by the instance's uid
 }
 
-// Start puts KubeVirt's definitions into the cluster and stands in for what acts on
-// them until the test ends. Without a machine's image the test is skipped.
-func Start(t testing.TB, c *kubetest.Cluster) *KubeVirt {
+// shared is the stand-in of this process: a cluster has one KubeVirt.
+var shared struct {
+	sync.Mutex
+	k     *KubeVirt
+	end   func(t testing.TB)
+	users int
+}
+
+// Open gives a test the cluster, and what stands in for KubeVirt in it, which is there
+// while a test of this process uses it. Without a machine's image the test is skipped.
+func Open(t testing.TB) (*KubeVirt, *kubetest.Cluster) {
 	t.Helper()
 	image, crds := os.Getenv(ImageEnv), os.Getenv(DefinitionsEnv)
 	if image == "" || crds == "" {
 		t.Skip(ImageEnv + " names no machine: scripts/kubevirt.sh makes one")
 	}
+	c := kubetest.Open(t)
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.users == 0 {
+		shared.k, shared.end = start(t, c, image, crds)
+	}
+	shared.users++
+	t.Cleanup(func() {
+		shared.Lock()
+		defer shared.Unlock()
+		if shared.users--; shared.users == 0 {
+			shared.end(t)
+		}
+	})
+	return shared.k, c
+}
+
+// start puts KubeVirt's definitions into the cluster and stands in for what acts on
+// them, until end, and in no other process meanwhile.
+func start(t testing.TB, c *kubetest.Cluster, image, crds string) (k *KubeVirt, end func(testing.TB)) {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	lock, err := os.OpenFile(filepath.Join(c.Dir, "kubevirt.lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	must(err)
+	must(unix.Flock(int(lock.Fd()), unix.LOCK_EX))
 	config, _, err := kube.Load(kube.Where{Kubeconfig: c.Kubeconfig})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	client, err := kube.New(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	// A short path, for sockets.
 	dir, err := os.MkdirTemp("", "kick-vm-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	ctx, cancel := context.WithCancel(context.Background())
-	k := &KubeVirt{cluster: c, client: client, image: image, dir: dir, ctx: ctx, nodes: map[string]*machine{}, changed: make(chan struct{}, 1)}
+	k = &KubeVirt{cluster: c, client: client, image: image, dir: dir, ctx: ctx, nodes: map[string]*machine{}, changed: make(chan struct{}, 1)}
 	c.Kubectl(t, "apply", "--server-side", "--force-conflicts", "--filename", crds)
 	c.Kubectl(t, "wait", "--for=condition=Established", "--timeout=60s", "crd/virtualmachineinstances.kubevirt.io", "crd/virtualmachineinstancereplicasets.kubevirt.io")
 	k.serve(t)
 	k.running.Go(k.control)
 	k.running.Go(k.replicate)
-	t.Cleanup(func() {
+	return k, func(t testing.TB) {
+		c.Kubectl(t, "delete", "apiservice", subresources, "--ignore-not-found")
 		cancel()
 		k.running.Wait()
 		client.Close()
-		if err := os.RemoveAll(dir); err != nil {
+		if err := errors.Join(os.RemoveAll(dir), lock.Close()); err != nil {
 			t.Error(err)
 		}
-	})
-	return k
+	}
 }
 
 // control follows the instances of all namespaces, and has a node for each.

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/kickhq/kick/internal/kube"
-	"github.com/kickhq/kick/internal/kubetest"
 	"github.com/kickhq/kick/internal/kubevirtapi"
 	"github.com/kickhq/kick/internal/kubevirttest"
 	"github.com/kickhq/kick/sandbox"
@@ -16,8 +15,7 @@ import (
 // TestKubeVirtAccess: the stand-in serves portforward to the API server alone, and the
 // API server passes those on who may.
 func TestKubeVirtAccess(t *testing.T) {
-	c := kubetest.OpenAlone(t)
-	k := kubevirttest.Start(t, c)
+	k, c := kubevirttest.Open(t)
 	n := c.Namespace(t)
 	config, _, err := kube.Load(kube.Where{Kubeconfig: n.Kubeconfig})
 	if err != nil {

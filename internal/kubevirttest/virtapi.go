@@ -32,8 +32,10 @@ import (
 	"github.com/kickhq/kick/internal/kubevirtapi"
 )
 
-// virtNamespace is where KubeVirt itself would be.
-const virtNamespace = "kubevirt"
+const (
+	virtNamespace = "kubevirt" // where KubeVirt itself would be
+	subresources  = kubevirtapi.Version + "." + kubevirtapi.SubresourceGroup
+)
 
 var accessReviews = kube.Resource{Group: "authorization.k8s.io", Version: "v1", Name: "subjectaccessreviews"}
 
@@ -68,7 +70,7 @@ func (k *KubeVirt) serve(t testing.TB) {
 	server := &http.Server{Handler: &virtAPI{k, front}, ReadHeaderTimeout: 10 * time.Second}
 	k.running.Go(func() {
 		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			t.Errorf("serve the subresources: %v", err)
+			panic(fmt.Sprintf("serve the subresources: %v", err)) // no test would go on sensibly
 		}
 	})
 	k.running.Go(func() {
@@ -87,7 +89,7 @@ spec: {type: ExternalName, externalName: %[2]q, ports: [{port: %[3]d}]}
 ---
 apiVersion: apiregistration.k8s.io/v1
 kind: APIService
-metadata: {name: %[4]s.%[5]s}
+metadata: {name: %[7]s}
 spec:
   group: %[5]s
   version: %[4]s
@@ -106,11 +108,8 @@ kind: ClusterRoleBinding
 metadata: {name: "kubevirt.io:default"}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: "kubevirt.io:default"}
 subjects: [{kind: Group, apiGroup: rbac.authorization.k8s.io, name: "system:authenticated"}]
-`, virtNamespace, k.cluster.Host, port, kubevirtapi.Version, kubevirtapi.SubresourceGroup, base64.StdEncoding.EncodeToString(authority)))
-	t.Cleanup(func() {
-		k.cluster.Kubectl(t, "delete", "apiservice", kubevirtapi.Version+"."+kubevirtapi.SubresourceGroup, "--ignore-not-found")
-	})
-	k.cluster.Kubectl(t, "wait", "--for=condition=Available", "--timeout=60s", "apiservice/"+kubevirtapi.Version+"."+kubevirtapi.SubresourceGroup)
+`, virtNamespace, k.cluster.Host, port, kubevirtapi.Version, kubevirtapi.SubresourceGroup, base64.StdEncoding.EncodeToString(authority), subresources))
+	k.cluster.Kubectl(t, "wait", "--for=condition=Available", "--timeout=60s", "apiservice/"+subresources)
 }
 
 func (k *KubeVirt) frontProxy() (f frontProxy, err error) {
