@@ -193,6 +193,16 @@ const errorLasts = 3 * time.Second
 func (b *openShellBox) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, b.launcher.config.ReadyWithin, errNotReady)
 	defer cancel()
+	why, told := make(chan string), make(chan struct{})
+	go func() {
+		defer close(told)
+		new(waits).follow(why, b.plan.spec.OnEvent)
+	}()
+	defer func() {
+		close(why)
+		<-told
+	}()
+	why <- "the gateway has said nothing of it yet"
 	var said []string
 	for last := b.sandbox; ; {
 		last.Phase = openshellapi.Unknown
@@ -203,6 +213,7 @@ func (b *openShellBox) ready(ctx context.Context) error {
 			if e.Sandbox != nil {
 				last = *e.Sandbox
 			}
+			why <- fmt.Sprintf("it is in the phase %s%s", last.Phase, sandboxWords(last, said))
 			return e.Sandbox == nil || waiting(last)
 		})
 		words := sandboxWords(last, said)

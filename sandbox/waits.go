@@ -29,3 +29,14 @@ func (w *waits) tell(on func(Event)) {
 	w.told = w.why
 	on(Event{Kind: EventWaiting, Time: time.Now(), Why: escaped(w.why)})
 }
+
+// follow tells of what comes until there is no more, as far as it stands for a while.
+func (w *waits) follow(why <-chan string, on func(Event)) {
+	for now, more := <-why; more; {
+		select {
+		case now, more = <-why:
+		case <-w.still(now):
+			w.tell(on)
+		}
+	}
+}
