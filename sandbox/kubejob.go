@@ -389,7 +389,7 @@ func (l *Kubernetes) newBox(ctx context.Context, spec LaunchSpec, mode frame.Mod
 	if err != nil {
 		return nil, err
 	}
-	b := &kubeBox{launcher: l, client: l.client, spec: spec, mode: mode, gonech: make(chan struct{})}
+	b := &kubeBox{launcher: l, client: l.client, spec: spec, mode: mode, kubeLine: kubeLine{gonech: make(chan struct{})}}
 	switch {
 	case mode == frame.CollectMode && l.config.Claim != "":
 		return b, b.findKept()

@@ -10,7 +10,6 @@ import (
 	"io"
 	"net/netip"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -40,22 +39,13 @@ type kubeBox struct {
 	begun   bool             // the directory may have been made
 	clears  bool             // it is there to remove the directory
 
-	eye     *kubeEye
-	object  kubeObject
-	shape   string // of the pods of its warm pool
-	cold    string // why it has no pod of the pool, if there is one
-	waits   waits
-	pod     *corev1.Pod
-	line    *resume.Client
-	words   tail // of the programs that connect
-	carried sync.WaitGroup
-	cancel  context.CancelFunc // of carrying
-
-	mu     sync.Mutex
-	killed bool
-	ending kubeNews // how it ended, if not by the session's will
-	gonech chan struct{}
-	used   boxUsage
+	eye    *kubeEye
+	object kubeObject
+	shape  string // of the pods of its warm pool
+	cold   string // why it has no pod of the pool, if there is one
+	waits  waits
+	pod    *corev1.Pod
+	kubeLine
 }
 
 // Bounds of what is done again.
@@ -318,7 +308,7 @@ func (b *kubeBox) awaitPod(ctx context.Context) (kubeNews, error) {
 		select {
 		case <-changed:
 		case <-b.waits.still(n.why):
-			b.waits.tell(b.spec.OnEvent)
+			b.waits.tell(n.why, b.spec.OnEvent)
 		case <-ctx.Done():
 			if err := context.Cause(ctx); errors.Is(err, errPending) || b.adopted {
 				return fail(fmt.Errorf("%w: %s", err, escaped(n.why)))
@@ -452,17 +442,6 @@ func (b *kubeBox) attendEnd(ctx context.Context, lost chan<- loss) {
 // lastBytes is how long what a pod has sent may take to come when it has ended.
 const lastBytes = time.Second
 
-func (b *kubeBox) noteEnd(n kubeNews) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.ending.phase != kubeEnded && !b.killed {
-		b.ending = n
-		if n.reason == ReasonOutOfMemory {
-			b.used.oomKills++
-		}
-	}
-}
-
 func (b *kubeBox) configs() ([]frame.Config, error) {
 	p := b.plan
 	if p == nil {
@@ -504,31 +483,7 @@ func podAddress(s corev1.PodStatus, gateway string) (netip.Addr, error) {
 }
 
 // kill ends the pod at once: it is deleted, or its Job.
-func (b *kubeBox) kill() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.killed {
-		return
-	}
-	b.killed = true
-	b.carried.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), killGrace)
-		defer cancel()
-		_ = b.client.Delete(ctx, b.object.resource, b.launcher.config.Namespace, b.object.name, b.object.uid) // end does it again
-	})
-	time.AfterFunc(killGrace, b.line.End)
-}
-
-func (b *kubeBox) gone() <-chan struct{} { return b.gonech }
-
-func (b *kubeBox) lastWords() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.ending.phase == kubeEnded {
-		return b.ending.why
-	}
-	return b.words.String()
-}
+func (b *kubeBox) kill() { b.killObject(b.client, b.launcher.config.Namespace, b.object) }
 
 // describe tells what ran.
 func (b *kubeBox) describe(r *Result) {
@@ -551,9 +506,6 @@ func (b *kubeBox) describe(r *Result) {
 	}
 }
 
-// look: nothing outside can look into the pod. The shim has told what it saw.
-func (b *kubeBox) look() {}
-
 func (b *kubeBox) end() (boxUsage, error) {
 	b.mu.Lock()
 	b.killed = true // from here on there is nothing to kill, and the end is ours
@@ -563,7 +515,11 @@ func (b *kubeBox) end() (boxUsage, error) {
 	err := b.remove()
 	b.carried.Wait()
 	b.eye.close()
-	return b.used, err
+	var used boxUsage
+	if b.ending.reason == ReasonOutOfMemory {
+		used.oomKills++
+	}
+	return used, err
 }
 
 // remove deletes what the kick has, and returns when it is gone with its pod.

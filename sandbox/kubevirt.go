@@ -179,7 +179,7 @@ func (l *KubeVirt) newBox(ctx context.Context, spec LaunchSpec, mode frame.Mode)
 	if err != nil {
 		return nil, err
 	}
-	b := &kubeVirtBox{launcher: l, client: l.cluster.client, spec: spec, mode: mode, gonech: make(chan struct{})}
+	b := &kubeVirtBox{launcher: l, client: l.cluster.client, spec: spec, mode: mode, kubeLine: kubeLine{gonech: make(chan struct{})}}
 	if mode == frame.CollectMode {
 		return b, b.find(ctx)
 	}

@@ -12,7 +12,6 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/kickhq/kick/internal/frame"
@@ -39,17 +38,9 @@ type kubeVirtBox struct {
 	dir       string        // of this kick, in the machine
 	machine   frame.Machine // as the shim has found it
 	enclosure *enclosure
-	line      *resume.Client
-	words     tail // of the programs that connect
 	waits     waits
-	carried   sync.WaitGroup
-	cancel    context.CancelFunc // of carrying
-
-	mu     sync.Mutex
-	killed bool
-	fine   bool     // the kick has ended by itself
-	ending kubeNews // how it ended, if not by the session's will
-	gonech chan struct{}
+	kubeLine
+	fine bool // the kick has ended by itself
 }
 
 // start takes or makes the machine, comes into it, and makes the sandbox in it.
@@ -192,7 +183,7 @@ func (b *kubeVirtBox) enter(ctx context.Context) (*guestConn, error) {
 			}
 			select {
 			case <-b.waits.still(n.why):
-				b.waits.tell(b.spec.OnEvent)
+				b.waits.tell(n.why, b.spec.OnEvent)
 			default:
 			}
 			if kube.Pause(waiting, pause) {
@@ -204,7 +195,7 @@ func (b *kubeVirtBox) enter(ctx context.Context) (*guestConn, error) {
 		select {
 		case <-changed:
 		case <-b.waits.still(n.why):
-			b.waits.tell(b.spec.OnEvent)
+			b.waits.tell(n.why, b.spec.OnEvent)
 		case <-waiting.Done():
 			return fail(errPending)
 		}
@@ -416,44 +407,13 @@ func (b *kubeVirtBox) attendEnd(ctx context.Context, lost chan<- loss) {
 	}
 }
 
-func (b *kubeVirtBox) noteEnd(n kubeNews) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.ending.phase != kubeEnded && !b.killed {
-		b.ending = n
-	}
-}
-
 func (b *kubeVirtBox) configs() ([]frame.Config, error) {
 	return []frame.Config{b.plan.shimConfig()}, nil
 }
 
 // kill ends the machine at once: it is deleted.
 func (b *kubeVirtBox) kill() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.killed {
-		return
-	}
-	b.killed = true
-	b.carried.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), killGrace)
-		defer cancel()
-		o := b.eye.object
-		_ = b.client.Delete(ctx, o.resource, b.launcher.config.Namespace, o.name, o.uid) // end does it again
-	})
-	time.AfterFunc(killGrace, b.line.End)
-}
-
-func (b *kubeVirtBox) gone() <-chan struct{} { return b.gonech }
-
-func (b *kubeVirtBox) lastWords() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.ending.phase == kubeEnded {
-		return b.ending.why
-	}
-	return b.words.String()
+	b.killObject(b.client, b.launcher.config.Namespace, b.eye.object)
 }
 
 // describe tells what ran.
@@ -481,9 +441,6 @@ func (b *kubeVirtBox) describe(r *Result) {
 		r.Isolation.Engine += "; " + b.after
 	}
 }
-
-// look: nothing outside looks into the machine. The shim has told what it saw.
-func (b *kubeVirtBox) look() {}
 
 // linger lets the machine linger, if it may.
 func (b *kubeVirtBox) linger() {

@@ -31,7 +31,7 @@ type hostAsMachine struct {
 }
 
 func (e *hostAsMachine) newBox(_ context.Context, spec LaunchSpec, mode frame.Mode) (box, error) {
-	b := &kubeVirtBox{launcher: e.KubeVirt, spec: spec, mode: mode, gonech: make(chan struct{})}
+	b := &kubeVirtBox{launcher: e.KubeVirt, spec: spec, mode: mode, kubeLine: kubeLine{gonech: make(chan struct{})}}
 	b.plan = newKubeVirtPlan(e.config, spec, mode, "owner", "start")
 	b.eye = &machineEye{seen: b.plan.instance, changed: make(chan struct{})}
 	return &hostBox{b, e}, nil

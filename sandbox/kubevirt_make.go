@@ -65,8 +65,7 @@ func (b *kubeVirtBox) create(ctx context.Context) (*kubevirtapi.Instance, error)
 		if !noRoom(err) {
 			return made, err
 		}
-		b.waits.why = "a quota has no room for the machine"
-		b.waits.tell(b.spec.OnEvent)
+		b.waits.tell("a quota has no room for the machine", b.spec.OnEvent)
 		if time.Since(freed) > recounted {
 			if ok, _ := b.launcher.makeRoom(waiting); ok { // if not, or nobody knows, waiting may help
 				freed = time.Now()

@@ -22,12 +22,12 @@ func (w *waits) still(why string) <-chan time.Time {
 }
 
 // tell tells of it, unless it is what was told last.
-func (w *waits) tell(on func(Event)) {
-	if w.why == w.told || on == nil {
+func (w *waits) tell(why string, on func(Event)) {
+	if why == w.told || on == nil {
 		return
 	}
-	w.told = w.why
-	on(Event{Kind: EventWaiting, Time: time.Now(), Why: escaped(w.why)})
+	w.told = why
+	on(Event{Kind: EventWaiting, Time: time.Now(), Why: escaped(why)})
 }
 
 // follow tells of what comes until there is no more, as far as it stands for a while.
@@ -36,7 +36,7 @@ func (w *waits) follow(why <-chan string, on func(Event)) {
 		select {
 		case now, more = <-why:
 		case <-w.still(now):
-			w.tell(on)
+			w.tell(now, on)
 		}
 	}
 }

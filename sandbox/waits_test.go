@@ -32,6 +32,6 @@ func TestWaits(t *testing.T) {
 		if want := []string{"waiting: its image", `waiting: a node\x1b[2J`}; !slices.Equal(said, want) {
 			t.Errorf("said %q, want %q", said, want)
 		}
-		w.tell(nil) // of a kick to whom nobody listens
+		w.tell("its image", nil) // of a kick to whom nobody listens
 	})
 }
