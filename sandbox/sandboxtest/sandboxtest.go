@@ -220,8 +220,9 @@ func random(n int) string {
 	return hex.EncodeToString(b)
 }
 
-// id returns a new id of at most 19 characters.
-func (s *suite) id() string { return fmt.Sprintf("%s%d", s.prefix, s.ids.Add(1)) }
+// id returns a new id of at most 19 characters, which no other one begins with: what is
+// left is looked for by it.
+func (s *suite) id() string { return fmt.Sprintf("%s%05d", s.prefix, s.ids.Add(1)) }
 
 // buildProbe builds the program that the suite runs in sandboxes where sh and
 // coreutils do not suffice.
