@@ -24,7 +24,7 @@ func machineEnds() (cases []agentCase) {
 	few := []string{"two commits and a file left", "a failure", "a time limit", "a key in an intermediate commit"}
 	for _, c := range ends {
 		if c.name == "a time limit" {
-			c.flags, c.script = []string{"--timeout", "20s"}, strings.Replace(c.script, "sleep 60", "sleep 300", 1)
+			c.flags, c.script = []string{"--timeout", "30s"}, strings.Replace(c.script, "sleep 60", "sleep 300", 1)
 		}
 		if os.Getenv("KICK_SOAK") == "1" || slices.Contains(few, c.name) {
 			cases = append(cases, c)

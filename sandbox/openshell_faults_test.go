@@ -35,11 +35,11 @@ func TestOpenShellFaults(t *testing.T) {
 
 	waited := ""
 	never := func(c *sandbox.OpenShellConfig, s *sandbox.LaunchSpec) {
-		seconds(4)(c, s)
+		seconds(10)(c, s)
 		s.OnEvent = func(e sandbox.Event) { waited += string(e.Kind) + " " + e.Why + "\n" }
 	}
 	run("never ready", &openshelltest.Faults{NotReady: "SupervisorNotConnected"}, script, never, func(t *testing.T, r openShellRan) {
-		r.wantError(t, sandbox.ErrRuntime, "not ready within 4s", "SupervisorNotConnected", "callback address")
+		r.wantError(t, sandbox.ErrRuntime, "not ready within 10s", "SupervisorNotConnected", "callback address")
 		if !strings.HasPrefix(waited, "waiting it is in the phase provisioning: SupervisorNotConnected: still waiting") || strings.Count(waited, "waiting it") != 1 {
 			t.Errorf("it told of %q", waited)
 		}
