@@ -15,7 +15,7 @@ import (
 // marks leaves what a kick can leave, looks for what another one has left, and tells
 // which machine it is.
 const marks = `HOME=/home/agent; cat /proc/sys/kernel/random/boot_id
-	for d in $HOME /tmp /dev/shm . ; do ls -A $d | grep marked; done; ls -d /proc/[0-9]* | wc -l
+	for d in $HOME /tmp /dev/shm . ; do ls -A $d | grep marked; done; set -- /proc/[0-9]*; echo $#
 	for d in $HOME /tmp /dev/shm . ; do echo marked >$d/marked; done; mkdir -p deep/er && echo marked >deep/er/file && chmod 000 deep/er deep
 	(trap "" HUP TERM; exec setsid nohup sleep 900) >/dev/null 2>&1 &
 	echo ready; `
