@@ -106,7 +106,14 @@ func find(t testing.TB) *Cluster {
 // lock holds the cluster's lock until the test ends.
 func (c *Cluster) lock(t testing.TB, how int) {
 	t.Helper()
-	f, err := os.OpenFile(filepath.Join(c.Dir, "tests.lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	f := c.Lock(t, "tests.lock", how)
+	t.Cleanup(func() { _ = f.Close() })
+}
+
+// Lock holds a lock of the cluster, by its file's name, until that is closed.
+func (c *Cluster) Lock(t testing.TB, name string, how int) *os.File {
+	t.Helper()
+	f, err := os.OpenFile(filepath.Join(c.Dir, name), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +125,7 @@ func (c *Cluster) lock(t testing.TB, how int) {
 	if err != nil {
 		t.Fatalf("lock the cluster: %v", err)
 	}
-	t.Cleanup(func() { _ = f.Close() })
+	return f
 }
 
 // Kubectl runs kubectl as the administrator and returns what it prints.

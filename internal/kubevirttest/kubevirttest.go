@@ -13,7 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -98,9 +97,7 @@ func start(t testing.TB, c *kubetest.Cluster, image, crds string) (k *KubeVirt, 
 			t.Fatal(err)
 		}
 	}
-	lock, err := os.OpenFile(filepath.Join(c.Dir, "kubevirt.lock"), os.O_RDWR|os.O_CREATE, 0o600)
-	must(err)
-	must(unix.Flock(int(lock.Fd()), unix.LOCK_EX))
+	lock := c.Lock(t, "kubevirt.lock", unix.LOCK_EX)
 	config, _, err := kube.Load(kube.Where{Kubeconfig: c.Kubeconfig})
 	must(err)
 	client, err := kube.New(config)
